@@ -19,11 +19,11 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams")
+SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams", "teams_live")
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
-WATCHING = ("ui",)
-DATA = ("etl",)
+WATCHING = ("ui", "watched", "dashboards")
+DATA = ("etl", "predict")
 NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING, *DATA)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

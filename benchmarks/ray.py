@@ -30,7 +30,7 @@ from benchmarks.runs import scratch, tiny_data, units_of
 from benchmarks.tasks import Freight, NoWork
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.discovery import Discovery
-from hopfleet.backends.ray.placement import Node, WorkerNeeds
+from hopfleet.backends.ray.placement import Node, Place, WorkerNeeds
 from hopfleet.domain.messages import RunUnit, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import Placement
 from hopfleet.testing.backends import spec, trial, unit
@@ -113,7 +113,7 @@ def _units(quick: bool) -> Iterator[Row]:
 class _FirstNode(Discovery):
     """A backend that places all workers on one node."""
 
-    def choose(self, workers: int, needs: WorkerNeeds) -> tuple[list[Node], list[str]]:
+    def choose(self, workers: int, needs: WorkerNeeds) -> tuple[list[Node], list[Place]]:
         nodes, chosen = super().choose(workers, needs)
         return nodes, [chosen[0]] * workers
 

@@ -7,7 +7,8 @@ or 256; ``sizes``: the same in batches of 32 to 512; ``mlp``: 1024-1000-500-2, A
 and OneCycleLR; ``resnet``: SGD with momentum; ``gpt2``: a GPT-2 of Hugging Face with 10 million parameters, AdamW,
 batches of 8. All run through Experiment on one worker, with evaluation and a checkpoint after each epoch. ``off``
 trains the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. Figures are
-samples per second, without start-up.
+samples per second, without start-up; the same after the first epoch, in which models are built and steps are captured;
+how long the worker waits between two units, in the median; and how long after ``fit()`` the first unit begins.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,11 +127,18 @@ WORKLOADS = {
 }
 
 
-def rate(name: str, mode: str, trials: int, folder: Path) -> float:
-    """Return samples per second of one mode."""
+class Figures(NamedTuple):
+    rate: float
+    later: float
+    gap: float
+    start: float
+
+
+def figures(name: str, mode: str, trials: int, most: int, folder: Path) -> Figures:
+    """Train in one mode, for a number of epochs at most; return samples per second, and seconds."""
     work = WORKLOADS[name]
     alone = mode == "off"
-    count, epochs = (min(work.some, trials), work.fewer) if alone else (trials, work.epochs)
+    count, epochs = (min(work.some, trials), work.fewer) if alone else (trials, min(work.epochs, most))
     experiment = hop.Experiment(
         work.task(),
         train=folder / "train",
@@ -143,6 +153,7 @@ def rate(name: str, mode: str, trials: int, folder: Path) -> float:
         run_options=hop.RunOptions(policy="longest-remaining"),
         worker_options=hop.WorkerOptions(fuse=mode),
     )
+    called = time.time()
     results = experiment.fit(quiet=True)
     failed = [trial for trial in results.trials if trial.state.value != "completed"]
     assert not failed, failed[0].error
@@ -154,13 +165,20 @@ def rate(name: str, mode: str, trials: int, folder: Path) -> float:
     started = spans[0].ended if alone else spans[0].started
     samples = work.rows * count * epochs - (work.rows // work.partitions if alone else 0)
     shutil.rmtree(results.folder.path)
-    return samples / (max(span.ended for span in spans) - started)
+    ended = max(span.ended for span in spans)
+    first = [span.ended for span in spans if span.epoch == 1]
+    later = work.rows * count * (epochs - 1) / (ended - max(first)) if epochs > 1 and not alone else 0.0
+    begun = sorted({span.started for span in spans})
+    ends = [max(span.ended for span in spans if span.started == each) for each in begun]
+    gaps = [after - before for before, after in zip(ends, begun[1:], strict=False)]
+    return Figures(samples / (ended - started), later, statistics.median(gaps or [0.0]), spans[0].started - called)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--trials", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=1000, help="together, at most")
     parser.add_argument("--modes", nargs="*", default=["off", "exact", "fast"])
     options = parser.parse_args()
     for name in options.names:
@@ -170,15 +188,20 @@ def main() -> None:
             os.environ["HOPFLEET_HOME"] = str(folder / "home")
             hop.partition(data(work.kind, work.rows, 0), folder / "train", partitions=work.partitions)
             hop.partition(data(work.kind, work.rows // VALID, 1), folder / "valid", partitions=1)
-            found: dict[str, float] = {}
+            off = 0.0
             for mode in options.modes:
                 try:
-                    found[mode] = rate(name, mode, options.trials, folder)
+                    found = figures(name, mode, options.trials, options.epochs, folder)
                 except Exception as error:
                     print(f"{name:7} {mode:6} failed: {error!r}", flush=True)
                     continue
-                ratio = f"{found[mode] / found['off']:.2f} x off" if "off" in found and mode != "off" else ""
-                print(f"{name:7} {mode:6} {found[mode]:12,.0f} samples/s {ratio}", flush=True)
+                off = found.rate if mode == "off" else off
+                times = f"{found.rate / off:.2f} x off, later {found.later / off:.2f} x; " if off else ""
+                print(
+                    f"{name:7} {mode:6} {found.rate:12,.0f} samples/s, later {found.later:,.0f}; {times}"
+                    f"{1e3 * found.gap:.1f} ms between units; starts after {found.start:.1f} s",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -63,12 +63,13 @@ def candidates(effort: Effort) -> Section:
 def real_plans(effort: Effort) -> Section:
     what = "4 hosts with unequal links: throughput of the chosen plan by the best of all"
     if effort.level < 2 or missing():
-        rows = [Figure(what, "95% to 100%", "`make papers FULL=1` measures it, as root", None, How.NOT)]
+        rows = [Figure(what, "95% to 100%", "100%, of 225 plans", None, How.RECORDED)]
     else:
         found = plans.measure()
         rows = [Figure(row.what, "95% to 100%" if row.bar else "", row.ours, row.ratio, How.MEASURED) for row in found]
     remark = (
-        "Hosts are network namespaces; docs/scheduling.md has a run. Processes exchange weights and do not compute."
+        "Hosts are network namespaces with links of 80, 40, 20 and 10 Mbit/s; processes exchange weights, and sleep "
+        "instead of computing. docs/scheduling.md has the run; `make papers FULL=1` measures again, as root."
     )
     return Section(PAPER, "Plans that were run", rows, remark)
 

@@ -7,17 +7,18 @@ server, all traffic goes through the link of its host.
 from __future__ import annotations
 
 import multiprocessing
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.paradigms import server
 from benchmarks.paradigms.allreduce import check_even
 from benchmarks.paradigms.site import Outcome, Site
 from hopfleet.data import Dataset
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.torch.parallel import servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class Plan:
         if session.schedulers or len(session.optimizers) != 1:
             raise TaskError("a parameter server takes tasks with one optimizer and no schedule")
         optimizers = session.optimizers
-        remote = server.Remote(session.model, self.addresses(site), site.rank)
+        parameters = servers.parameters_of(optimizers[0])
+        remote = servers.Remote(parameters, [_call(address, site.rank) for address in self.addresses(site)])
         outcome = Outcome(number, [])
         for epoch in range(1, site.workload.epochs + 1):
             session.optimizers, session.hooks.optimizer = [remote], remote  # type: ignore[list-item]
@@ -87,15 +89,35 @@ class Plan:
 
 def _serve(plan: Plan, site: Site, ready: multiprocessing.connection.Connection) -> None:
     torch.set_num_threads(1)
-    with server.listen(*plan.addresses(site)[site.rank]) as listener:
+    with socket.create_server(plan.addresses(site)[site.rank], backlog=64) as listener:
         ready.send(None)
         for number in range(site.workload.trials):
             session = site.session(number)
-            shard = server.Server(
-                session.model,
-                session.optimizers[0],
-                number=site.rank,
-                of=len(plan.addresses(site)),
-                workers=site.hosts,
+            shard = servers.Server(
+                session.optimizers[0], number=site.rank, of=len(plan.addresses(site)), workers=site.hosts
             )
-            shard.serve(listener, synchronous=plan.synchronous)
+            serve(shard, listener, site.hosts, synchronous=plan.synchronous)
+
+
+def serve(shard: servers.Server, listener: socket.socket, workers: int, *, synchronous: bool) -> None:
+    """Answer all workers until they have closed their connections."""
+    connections: dict[int, socket.socket] = {}
+    while len(connections) < workers:
+        connection = _tuned(listener.accept()[0])
+        connections[int.from_bytes(connection.recv(2, socket.MSG_WAITALL), "big")] = connection
+    shard.start([connections[rank] for rank in range(workers)], synchronous=synchronous)
+    shard.wait()
+    for connection in connections.values():
+        connection.close()
+
+
+def _call(address: tuple[str, int], rank: int) -> socket.socket:
+    """Connect a worker to a server."""
+    connection = _tuned(socket.create_connection(address, timeout=600))
+    connection.sendall(rank.to_bytes(2, "big"))
+    return connection
+
+
+def _tuned(connection: socket.socket) -> socket.socket:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

@@ -1,7 +1,7 @@
 """``python -m benchmarks.paradigms.plans``: Dike's plan against all plans, run on hosts with unequal links.
 
-Four hosts have links of different rates. First the planner's costs are measured, host by host: the seconds to send some
-bytes to each other one. Then every plan, a set of servers and a set of workers, takes some steps of synchronous
+Four hosts have links of different rates. First the planner's costs are measured, as ``hopfleet plan`` measures those
+between the nodes of a backend. Then every plan, a set of servers and a set of workers, takes some steps of synchronous
 training: each worker fetches its part of the weights from each server, computes for a fixed time, and sends gradients
 of the same size back. Only the network differs between plans, so other load on the machine matters little.
 Needs root, Linux and iproute2.
@@ -26,6 +26,7 @@ from benchmarks.paradigms.network import Network, missing
 from benchmarks.row import Row, table
 from hopfleet.planner.dike.place import compare
 from hopfleet.planner.dike.problem import Assignment, Cluster, Model, Need, Node, Placement, rows_per_second
+from hopfleet.support.links import LinkServer, seconds_per_byte
 
 RATES = {"a": 80.0, "b": 40.0, "c": 20.0, "d": 10.0}
 """Mbit/s of each host."""
@@ -87,13 +88,21 @@ def _each(connections: Sequence[socket.socket], work: Callable[[socket.socket, i
 
 
 def host(address: str) -> None:
-    """Serve, and carry out the orders that come as lines: servers, bytes from each, seconds of computing."""
+    """Serve, and carry out the orders that come as lines.
+
+    An order is a step (servers, bytes from each, seconds of computing), or a link to measure (address, port, bytes).
+    """
+    links = LinkServer(address)
     listener = socket.create_server((address, PORT), backlog=64)
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
-    print("ready", flush=True)
+    print(links.port, flush=True)
     open_to: dict[str, socket.socket] = {}
     for line in sys.stdin:
-        servers, size, computing = json.loads(line)
+        order = json.loads(line)
+        if isinstance(order[0], str):
+            print(seconds_per_byte(*order), flush=True)
+            continue
+        servers, size, computing = order
         began = time.perf_counter()
         for server in servers:
             if server not in open_to:
@@ -117,8 +126,12 @@ class Hosts:
         self._processes = [
             network.start(name, [*command, address], cwd=folder, **pipes) for name, address in network.addresses.items()
         ]
-        for number in range(len(self._processes)):
-            self._hear(number)
+        self._ports = [int(self._hear(number)) for number in range(len(self._processes))]
+
+    def cost(self, one: int, other: int, size: int) -> float:
+        """Return the seconds of each byte from one host to another."""
+        self._tell(other, self._addresses[one], self._ports[one], size)
+        return float(self._hear(other))
 
     def step(self, servers: Sequence[int], workers: Sequence[int], size: int, computing: float) -> float:
         """Take a step; return its seconds."""
@@ -135,21 +148,12 @@ class Hosts:
         pipe.write(json.dumps(order) + "\n")
         pipe.flush()
 
-    def _hear(self, number: int) -> None:
+    def _hear(self, number: int) -> str:
         pipe = self._processes[number].stdout
         assert pipe is not None
-        if not pipe.readline():
+        if not (line := pipe.readline()):
             raise OSError(f"host {number} is gone")
-
-
-def measured_costs(hosts: Hosts, count: int, rounds: int) -> tuple[tuple[float, ...], ...]:
-    """Return the seconds for each byte between any two hosts: half of an exchange of the weights."""
-
-    def cost(one: int, other: int) -> float:
-        hosts.step([one], [other], WEIGHTS, 0.0)
-        return median(hosts.step([one], [other], WEIGHTS, 0.0) for _ in range(rounds)) / 2 / WEIGHTS
-
-    return tuple(tuple(cost(one, other) for other in range(count)) for one in range(count))
+        return str(line)
 
 
 def measure(quick: bool = False) -> list[Row]:
@@ -157,7 +161,7 @@ def measure(quick: bool = False) -> list[Row]:
     count, rounds = len(rates), 2 if quick else 3
     with Network(rates) as network:
         hosts = Hosts(network)
-        costs = measured_costs(hosts, count, rounds)
+        costs = tuple(tuple(hosts.cost(one, other, WEIGHTS) for other in range(count)) for one in range(count))
         nodes = tuple(Node(name, 3, 1, 1e9) for name in rates)
         model = Model(WEIGHTS, COMPUTING / BATCH, BATCH)
         cluster = Cluster(nodes, costs, gpu_flops=1.0)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.sklearn.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
+    from hopfleet.frameworks.torch.sub_epoch import SubEpochSpec as SubEpochSpec
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.torch.weights import state_dict as state_dict
@@ -68,8 +69,8 @@ if TYPE_CHECKING:
     from hopfleet.runs.control import control as control
     from hopfleet.runs.ensemble import Ensemble as Ensemble
     from hopfleet.runs.results import Results as Results
-    from hopfleet.runs.results import TrialResult as TrialResult
     from hopfleet.runs.results import load as load
+    from hopfleet.runs.trial_result import TrialResult as TrialResult
     from hopfleet.runtime.callbacks import Callback as Callback
     from hopfleet.search.asha import ASHA as ASHA
     from hopfleet.search.base import Clone as Clone
@@ -176,11 +177,12 @@ _HOMES = {
     "SuccessiveHalving": "hopfleet.search.halving",
     "Suggestion": "hopfleet.search.base",
     "Tabular": "hopfleet.data.etl",
+    "SubEpochSpec": "hopfleet.frameworks.torch.sub_epoch",
     "TorchTask": "hopfleet.frameworks.torch.task",
     "TPE": "hopfleet.search.optuna",
     "Train": "hopfleet.search.base",
     "TransformersTask": "hopfleet.frameworks.transformers.task",
-    "TrialResult": "hopfleet.runs.results",
+    "TrialResult": "hopfleet.runs.trial_result",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",
     "WorkerOptions": "hopfleet.experiment.options",

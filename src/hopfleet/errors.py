@@ -84,6 +84,13 @@ class MissingKey(TaskError, KeyError):
         return str(self.args[0])  # a KeyError shows its message in quotes
 
 
+class MissingMetric(NotFound, KeyError):
+    """A metric that a trial does not have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class AllTrialsFailed(HopfleetError):
     """Every trial failed, or the first trials failed in the same way and the run was stopped.
 

@@ -27,7 +27,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, *, elastic: bool = True, autoscale: b
     """One that has begun with node ``a``."""
     monkeypatch.setattr(discovery.cluster, "living", lambda: [A])
     made = Discovery(elastic=elastic, autoscale=autoscale, outage=60.0)
-    assert made.choose(2, WorkerNeeds(device="cpu")) == ([A], ["a", "a"])
+    assert made.choose(2, WorkerNeeds(device="cpu")) == ([A], [("a",), ("a",)])
     return made
 
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from hopfleet.backends.vitals import vitals
 from hopfleet.domain.messages import UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.errors import WorkersLost
 from hopfleet.frameworks.base import Session
+from hopfleet.runtime.records import HealthRecord
+from hopfleet.store.folder import RunFolder
 from hopfleet.support import machine
 from hopfleet.testing.backends import PATIENCE, spec, trial, unit, wait_for, wait_for_any
 from hopfleet.testing.tasks import CountingTask
@@ -59,6 +62,25 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
     backend.send(unit(fresh.worker), trial())
     wait_for(backend, UnitFinished)
     backend.close()
+
+
+def test_workers_tell_how_much_memory_they_have_and_when_they_were_heard(tmp_path: Path) -> None:
+    with local_workers(spec(tmp_path), 1) as (backend, (worker,)):
+        began, deadline = backend.now(), time.monotonic() + PATIENCE
+        while not backend.health()[0].memory:
+            assert time.monotonic() < deadline
+            backend.receive(0.1)
+        (health,) = backend.health()
+        assert (health.worker, health.pid) == (worker, pid_of(backend, worker))
+        assert 1e6 < health.memory < 1e12
+        assert health.device_memory == 0
+        assert began - PATIENCE < health.heard <= backend.now()
+        folder = RunFolder(tmp_path / "run")
+        with folder.lock():
+            HealthRecord(folder, backend).refresh()
+            assert folder.health()[worker]["memory"] == health.memory
+            assert folder.health()[worker]["pid"] == health.pid
+        assert folder.health() == {}, "no process runs the experiment"
 
 
 def test_a_stopped_worker_is_noticed_soon(tmp_path: Path) -> None:

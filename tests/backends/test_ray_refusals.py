@@ -95,6 +95,8 @@ def test_other_code_of_the_same_version_differs(monkeypatch: pytest.MonkeyPatch)
 
 A = Node("a", "10.0.0.1", cpus=4, free_cpus=4)
 B = Node("b", "10.0.0.2", cpus=8, free_cpus=3.5)
+C = Node("c", "10.0.0.4", cpus=3, free_cpus=3)
+D = Node("d", "10.0.0.5", cpus=2, free_cpus=2)
 GPU = Node("g", "10.0.0.3", cpus=8, gpus=2, free_cpus=8, free_gpus=2)
 
 
@@ -103,16 +105,34 @@ def needs(device: str = "cpu", threads: int = 1, **share: Any) -> WorkerNeeds:
 
 
 def test_workers_are_spread_over_nodes() -> None:
-    assert choose_nodes([A, B], 2, needs()) == ["a", "b"]
-    assert sorted(choose_nodes([A, B], 7, needs())) == ["a"] * 4 + ["b"] * 3
-    assert sorted(choose_nodes([A, GPU], 6, needs("auto"))) == ["a"] * 4 + ["g"] * 2
-    assert choose_nodes([A, GPU], 2, needs("cuda")) == ["g", "g"]
+    assert choose_nodes([A, B], 2, needs()) == [("a",), ("b",)]
+    assert sorted(choose_nodes([A, B], 7, needs())) == [("a",)] * 4 + [("b",)] * 3
+    assert sorted(choose_nodes([A, GPU], 6, needs("auto"))) == [("a",)] * 4 + [("g",)] * 2
+    assert choose_nodes([A, GPU], 2, needs("cuda")) == [("g",), ("g",)]
     assert spread({"a": 1, "b": 0}, 3) == ["a"]
 
 
+def test_places_of_teams() -> None:
+    pair, apart = needs(size=2), needs(size=3, spans=True)
+    assert sorted(choose_nodes([A, B], 3, pair)) == [("a", "a"), ("a", "a"), ("b", "b")]
+    assert choose_nodes([A, B], 2, apart) == [("a", "a", "a"), ("b", "b", "b")]
+    assert choose_nodes([B, C, D], 2, needs(size=4, spans=True)) == [("b", "b", "b", "c"), ("c", "c", "d", "d")]
+    assert choose_nodes([A, GPU], 1, needs("cuda", size=2)) == [("g", "g")]
+    with pytest.raises(UsageError, match=r"only 0 fit, at 1 CPU for each of 5 members each .* fit on one node; use"):
+        choose_nodes([A, B], 1, needs(size=5))
+    with pytest.raises(UsageError, match="only 1 fit"):  # a team has one kind of device
+        choose_nodes([A, GPU], 2, needs("auto", size=3, spans=True))
+
+
+def test_a_plan_names_the_nodes_of_members() -> None:
+    planned = needs(size=3, spans=True, members=(B.name, A.name, B.name))
+    assert [planned.room(node) for node in (A, B, C)] == [1, 2, 0]
+    assert choose_nodes([A, B, C], 1, planned) == [("b", "a", "b")]
+
+
 def test_workers_are_packed_on_few_nodes() -> None:
-    assert choose_nodes([B, A], 3, needs(), pack=True) == ["a", "a", "a"]
-    assert choose_nodes([B, A], 6, needs(), pack=True) == ["a"] * 4 + ["b"] * 2
+    assert choose_nodes([B, A], 3, needs(), pack=True) == [("a",)] * 3
+    assert choose_nodes([B, A], 6, needs(), pack=True) == [("a",)] * 4 + [("b",)] * 2
 
 
 def test_what_is_missing_where() -> None:

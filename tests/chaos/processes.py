@@ -64,7 +64,8 @@ def worker_points(kills: int, seed: int) -> Report:
     report = Report("workers die at each protocol step")
     while report.faults < kills:
         seed += 1
-        asked = {"trials": 8, "epochs": 6, "partitions": 4, "blocks": 4}
+        size = {"trials": 8, "epochs": 6} if kills > 10 else {"trials": 3, "epochs": 4}
+        asked = {**size, "partitions": 4, "blocks": 4}
         with scratch() as folder:
             log = folder.parent / "places"
             log.touch()

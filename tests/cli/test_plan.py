@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import hopfleet as hop
+from hopfleet.domain.trial import Config
+from hopfleet.experiment.planning import MeasuredModel
+from hopfleet.planner.dike.problem import Model
+from hopfleet.support.machine import Machine
 from tests.helpers.cli import NET, Cli
 
 Write = Callable[..., Path]
@@ -68,6 +74,44 @@ def test_this_machine(cli: Cli, target: str) -> None:
     outcome = cli("plan", target)
     assert outcome.code == 0, outcome.err
     assert "this machine" in outcome.out
+
+
+def test_a_plan_is_trained(cli: Cli, target: str) -> None:
+    """On a machine with two cores, one of them trains."""
+    outcome = cli("plan", target, "--run")
+    assert outcome.code == 0, outcome.err
+    assert "chosen" in outcome.out and "t0003" in outcome.out
+
+
+@pytest.mark.slow
+def test_a_plan_with_a_team_is_trained_and_can_be_resumed(
+    cli: Cli, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hopfleet.experiment.planning.this_machine", lambda: Machine(3, 8 << 30))
+    # Computing takes so long that two workers are worth their transfers.
+    monkeypatch.setattr("hopfleet.experiment.planning.MeasuredModel", SlowModel)
+    outcome = cli("plan", target, "--run")
+    assert outcome.code == 0, outcome.err
+    assert "all-reduce with 2 workers: this machine (2)" in outcome.out
+    name = re.search(r"show (net-\S+)", outcome.out)
+    assert name is not None
+    results = hop.load(name[1])
+    assert results.definition["parallelism"] == ["ddp:2"]
+    assert results.definition["origin"]["overrides"] == {"parallelism": "ddp:2"}
+    assert "already finished" in cli("resume", name[1]).out
+
+
+class SlowModel(MeasuredModel):
+    """A model on a device of one operation per second."""
+
+    def __init__(self, config: Config, model: Model, device: str, flops: float) -> None:
+        super().__init__(config, model, device, 1.0)
+
+
+@pytest.mark.parametrize("other", [["--json"], ["--cluster", "nodes.json"]])
+def test_training_and_other_options(cli: Cli, target: str, other: list[str]) -> None:
+    outcome = cli("plan", target, "--run", *other)
+    assert outcome.code == 2 and f"leave {other[0]} out" in outcome.err
 
 
 def test_a_plan_for_one_node_is_a_setting(cli: Cli, target: str, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopfleet.errors import MissingExtra, UsageError
-from hopfleet.forecast.clusters import WITHIN, read_cluster, this_cluster
+from hopfleet.forecast.clusters import WITHIN, described, measured_cluster, read_cluster, this_cluster
+from hopfleet.planner.dike.problem import Node
 from hopfleet.support.machine import Machine
 
 TEXT = """
@@ -80,7 +81,34 @@ def test_no_file(tmp_path):
 
 
 def test_this_machine():
-    without = this_cluster(Machine(4, 8 << 30), "cpu", 1, 1e9)
+    without = this_cluster(Machine(4, 8 << 30), "cpu", 1, 1e9, 1 << 16)
     assert (without.nodes[0].gpus, without.nodes[0].cpus) == (3, 7)
-    with_gpus = this_cluster(Machine(4, 8 << 30), "cuda", 2, 1e12)
+    assert 0 < without.seconds_per_byte[0][0] < 1e-3
+    with_gpus = this_cluster(Machine(4, 8 << 30), "cuda", 2, 1e12, 1 << 16)
     assert (with_gpus.nodes[0].gpus, with_gpus.nodes[0].cpus) == (2, 4)
+
+
+class Machines:
+    """A backend with three nodes, one of them without a free core."""
+
+    def __init__(self, *cpus: int) -> None:
+        self.nodes = tuple(Node(f"n{at}", count, 0, 1e9) for at, count in enumerate(cpus))
+
+    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
+        count = len(self.nodes)
+        return self.nodes, tuple(tuple((1 + 10 * one + other) / size for other in range(count)) for one in range(count))
+
+
+def test_the_machines_of_a_backend(tmp_path):
+    found = measured_cluster(Machines(4, 0, 2), "cpu", 1e9, 10**9)
+    assert [(node.name, node.cpus, node.gpus) for node in found.nodes] == [("n0", 7, 3), ("n2", 3, 1)]
+    assert found.seconds_per_byte == ((1e-9, 3e-9), (21e-9, 23e-9))
+    # A description in the form of a file says the same, except for the costs within further nodes.
+    again = read_cluster(written(tmp_path, described(found)), 1.0)
+    assert again.nodes == found.nodes and again.gpu_flops == found.gpu_flops
+    assert again.seconds_per_byte[1][0] == pytest.approx(21e-9)
+
+
+def test_machines_without_a_free_core():
+    with pytest.raises(UsageError, match=r"no node of the cluster has a free core \(nodes: 2\)"):
+        measured_cluster(Machines(0, 0), "cpu", 1e9, 1)

@@ -16,7 +16,7 @@ import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache
-from hopfleet.frameworks.torch.engines import capture_backend, cuda_graphs
+from hopfleet.frameworks.torch.engines import capture, capture_backend, cuda_graphs
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved
@@ -235,6 +235,26 @@ def test_updates_that_cannot_be_captured_are_made_eagerly_after_captured_gradien
     assert all(capture.gradients for one in sessions for capture in one.kept[Steps].values())
     assert [len(one.kept[Steps]) for one in sessions] == [2, 2, 2], "whole batches and the last, smaller one"
     assert backend.unjoined() == []
+
+
+@pytest.mark.parametrize("shares_memory", [False, True])
+def test_the_device_has_all_gradients_to_compute_before_the_host_makes_updates(shares_memory, tmp_path, monkeypatch):
+    if shares_memory:  # as large models do: the next replay overwrites the gradients of the one before
+        monkeypatch.setattr(capture, "LARGE", 0)
+    log: list[list[str]] = []
+
+    class Hooked(Task):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            model, optimizer, *rest = super().build(config)
+            optimizer.register_step_post_hook(lambda *_: [each.append("update") for each in log])
+            return model, optimizer, *rest
+
+    (sessions, backend), (alone, _) = several(Hooked()), several(Hooked())
+    unit(sessions, alone, Batches(8, 8), tmp_path)
+    log.append(backend.log)
+    CudaGraphs(sessions).train(Batches(8), last=[False] * 3)
+    steps = ["update" if work == "update" else "replay" for work in backend.log[-6:]]
+    assert steps == (["replay", "update"] * 3 if shares_memory else ["replay"] * 3 + ["update"] * 3)
 
 
 def test_an_update_that_raises_ends_its_member_alone(tmp_path):

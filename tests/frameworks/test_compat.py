@@ -186,6 +186,17 @@ def test_attention_and_its_gradients(device: str, causal: bool) -> None:
     torch.testing.assert_close(found, grads, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=on_cuda)])
+def test_the_gradient_of_cross_entropy(device: str) -> None:
+    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+    target = torch.tensor([0, 1, 2, -100, 1], device=device)
+    losses = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    (expected,) = torch.autograd.grad(losses.sum(), logits)
+    logs = torch.log_softmax(logits.detach(), 1)
+    found = _compat.cross_entropy_backward(torch.ones(5, device=device), logs, target, -100)
+    torch.testing.assert_close(found, expected)
+
+
 def test_operations_are_dispatched_to_a_mode() -> None:
     seen: list[str] = []
 

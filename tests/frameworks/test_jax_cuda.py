@@ -33,7 +33,7 @@ class Net(hop.JaxTask):
         return getattr(optax, config["optimizer"])(config["lr"])
 
     def loss(self, params: Any, batch: Any, key: Any) -> Any:
-        hidden = jax.nn.relu(params["table"][batch["x"]].sum(1) @ params["hidden"])
+        hidden = jax.nn.relu(params["table"][batch["x"]].mean(1) @ params["hidden"])
         if key is not None:
             hidden = hidden * jax.random.bernoulli(key, 0.7, hidden.shape) / 0.7
         return ((hidden @ params["out"] - batch["y"]) ** 2).mean()

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, means
+from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.frameworks.torch.parallel import wire
@@ -57,6 +58,14 @@ class Net(hop.TorchTask):
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
+class Frozen(Net):
+    """Its first layers are frozen, and large enough for a file of their own."""
+
+    def layers(self) -> list[torch.nn.Module]:
+        frozen = torch.nn.Sequential(torch.nn.Linear(8, 512), torch.nn.Linear(512, 8)).requires_grad_(False)
+        return [frozen, *super().layers()]
 
 
 class Clipped(Net):
@@ -118,8 +127,14 @@ class Loop(Net):
         return {"loss": 0.0}
 
 
-def opened(task: hop.TorchTask, strategy: str, size: int = 1, team: TorchTeam | None = None) -> Session:
-    cache = EngineCache()
+def opened(
+    task: hop.TorchTask,
+    strategy: str,
+    size: int = 1,
+    team: TorchTeam | None = None,
+    cache: EngineCache | None = None,
+) -> Session:
+    cache = cache or EngineCache()
     cache.team = team
     return task.framework.open({}, seed=1, placement=Placement(("cpu",) * size, strategy), threads=1, cache=cache)
 
@@ -167,6 +182,7 @@ def test_three_members(tmp_path: Path) -> None:
         pytest.param(Clipped(), "fsdp", 2, id="fsdp-options"),
         pytest.param(Transformer(), "fsdp", 2, id="fsdp-transformer"),
         pytest.param(Clipped(), "ps", 3, id="ps-options"),
+        pytest.param(Clipped(), "ps/2", 3, id="ps-two-servers"),
         pytest.param(Transformer(), "ps", 2, id="ps-transformer"),
         pytest.param(Clipped(), "gpipe", 2, id="gpipe-options"),
         pytest.param(Transformer(), "pipeline", 3, id="pipeline-transformer"),
@@ -208,6 +224,63 @@ def test_a_trial_hops_between_strategies(tmp_path: Path) -> None:
 
     with_team(task, 2, hop_about)
     assert_close(load_file(path), load_file(tmp_path / "wanted"))
+
+
+def test_versions_and_clones_of_members_with_and_without_common_files(tmp_path: Path) -> None:
+    task, path = Frozen(), tmp_path / "versions" / "first"
+    path.parent.mkdir()
+    (tmp_path / SHARED).mkdir()
+    alone = opened(task, "single")
+    alone.train(batches(), last=True)
+    alone.save(path)
+    assert any((tmp_path / SHARED).iterdir())
+
+    trained(alone, tmp_path / "alone", 1)
+
+    def continue_both(team: TorchTeam, members: list[int]) -> None:
+        loaded, clone, parent = (opened(task, "fsdp", 2, team) for _ in range(3))
+        loaded.load(path)
+        clone.inherit(path, parent)
+        for name, session in (("loaded", loaded), ("clone", clone)):
+            trained(session, tmp_path / f"{name}{team.address}", 1)
+
+    for at in ("", "127.0.0.1"):
+        with_team(task, 2, continue_both, at=at)
+    wanted = load_file(tmp_path / "alone")
+    for name in ("loaded", "loaded127.0.0.1", "clone", "clone127.0.0.1"):
+        assert_close(load_file(tmp_path / name), wanted)
+
+
+def test_asynchronous_servers(tmp_path: Path) -> None:
+    """With one batch in each unit there is nothing to overtake; with many, each of them counts once."""
+    alone = opened(Net(), "single")
+    for unit in range(3):
+        alone.train(batches(SIZE), last=True)
+        if unit == 1:
+            alone.save(tmp_path / "middle")
+    alone.save(tmp_path / "wanted")
+
+    def train(team: TorchTeam, members: list[int]) -> list[float]:
+        cache = EngineCache()
+        session = opened(Net(), "ps_async", 3, team, cache)
+        for _ in range(2):
+            session.train(batches(SIZE), last=True)
+        session.save(tmp_path / "found")
+        loaded = opened(Net(), "ps_async", 3, team, cache)
+        loaded.load(tmp_path / "middle")
+        loaded.train(batches(SIZE), last=True)
+        loaded.save(tmp_path / "after")
+        found = [session.train(batches(), last=True) for _ in range(20)]
+        assert {unit["train_loss"].rows for unit in found} == {ROWS}
+        session.save(tmp_path / "many")
+        return [means(unit)["train_loss"] for unit in found]
+
+    losses = with_team(Net(), 3, train)
+    assert_close(load_file(tmp_path / "found"), load_file(tmp_path / "middle"))
+    assert_close(load_file(tmp_path / "after"), load_file(tmp_path / "wanted"))
+    assert losses[-1] < losses[0] / 2
+    steps = [value for name, value in load_file(tmp_path / "many").items() if name.endswith(".step")]
+    assert steps and {step.item() for step in steps} == {2 + 20 * len(batches())}
 
 
 def test_failures_of_members(tmp_path: Path) -> None:

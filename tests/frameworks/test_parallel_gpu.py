@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def capped() -> Iterator[Callable[[int], None]]:
     whole = torch.cuda.get_device_properties(0).total_memory
 
     def cap(limit: int) -> None:
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(limit / whole)
 
@@ -79,6 +81,48 @@ def test_a_model_of_three_times_the_memory_has_the_bits_of_one_that_fits(capped:
     spilled.train(batches(WIDTH), last=True)
     assert torch.cuda.max_memory_reserved() <= GIB
     assert all(map(torch.equal, weights(spilled), wanted))
+
+
+class Headed(Deep):
+    """Some layers stay on the device, and the optimizer is a choice."""
+
+    def build(self, config: Any) -> Any:
+        model = torch.nn.ModuleDict({"body": super().build(config)[0], "head": torch.nn.Linear(config["width"], 1)})
+        return model, config["optimizer"](model.parameters())
+
+    def blocks(self, model: Any) -> Any:
+        return list(model["body"])
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return model["head"](model["body"](batch["x"])).square().mean()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.Adam(p, lr=1e-3),
+        lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=True),
+        lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+        lambda p: torch.optim.RMSprop(p, lr=1e-3),
+    ],
+    ids=["adam", "foreach", "sgd", "rmsprop"],
+)
+def test_a_trial_spills_and_comes_back_with_its_bits(optimizer: Any, tmp_path: Path) -> None:
+    task, config = Headed(), {"blocks": 3, "width": 64, "optimizer": optimizer}
+    places = [Placement(("cuda:0",), strategy) for strategy in ("single", "spill", "spill", "single")]
+
+    def trained(places: list[Placement], folder: str) -> list[torch.Tensor]:
+        version = tmp_path / folder
+        for number, placement in enumerate(places):
+            session = task.framework.open(config, seed=1, placement=placement, threads=1)
+            assert isinstance(session, TorchSession)
+            if number:
+                session.load(version)
+            session.train(batches(64), last=True)
+            session.save(version := tmp_path / f"{folder}{number}")
+        return weights(session)
+
+    assert all(map(torch.equal, trained(places, "spilled"), trained(places[:1] * 4, "alone")))
 
 
 class TeamOfOne(TorchTeam):

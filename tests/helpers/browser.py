@@ -95,13 +95,20 @@ class Visitor:
         self.page = self.context.new_page()
         self.page.set_default_timeout(SECONDS * 1000)
         self.problems: list[str] = []
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.problems.append(said.text))
+        self.page.on("console", self._note)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
         self.page.goto(f"{server.address}?token={TOKEN}")
 
+    def _note(self, said: Any) -> None:
+        """Keep an error or a warning, unless it is about ``drawn``, which reads the pixels of a chart."""
+        if said.type in ("error", "warning") and "Multiple readback operations" not in said.text:
+            self.problems.append(said.text)
+
     def go(self, place: str) -> None:
-        self.page.evaluate("place => { location.hash = place }", place)
+        """Go to another view. The charts of the view before do not count as drawn any more."""
+        forget = "for (const frame of document.querySelectorAll('.frame')) delete frame.dataset.drawn;"
+        self.page.evaluate(f"place => {{ {forget} location.hash = place }}", place)
 
     def drawn(self) -> None:
         """Wait for a chart, and check that there is something on it."""

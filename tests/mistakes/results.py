@@ -185,6 +185,12 @@ MISTAKES = [
         UsageError,
         ("kind='parallel'", "at least two trials with different configurations"),
     ),
+    Mistake(
+        "a metric that the task does not return",
+        lambda: finished().best.metrics["lss"],
+        LookupError,
+        ("metrics['lss']", "did you mean 'loss'?", "there are: "),
+    ),
     attribute("best_params", finished, "results.best.config"),
     attribute("best_trial", finished, "results.best"),
     attribute("get_best_result", finished, "results.best"),

@@ -188,11 +188,18 @@ class TestParadigms:
         given = Ensemble((same,) * 6, rows=100, gpus=3, gpus_per_node=1)
         assert [run.seconds for run in everything(given).values()] == pytest.approx([16.0] * 5)
 
-    def test_lockstep_waits_for_the_slowest(self) -> None:
-        fast, slow = Network(Rates("fast", (10.0,)), 3), Network(Rates("slow", (5.0,)), 2)
-        run = homogeneous(Ensemble((fast, slow), rows=10, gpus=2, gpus_per_node=1), random.Random(0))
-        # Two epochs at the pace of the slow one, one more of the fast one.
-        assert run.seconds == pytest.approx(2 * 2.0 + 1.0)
+    def test_a_round_of_equals_waits_for_the_longest(self) -> None:
+        short, long = Network(Rates("short", (10.0,)), 3), Network(Rates("long", (5.0,)), 4)
+        run = homogeneous(Ensemble((short, long, short), rows=10, gpus=2, gpus_per_node=1), random.Random(1))
+        assert run.plans == 2 and run.seconds in (8.0 + 3.0, 3.0 + 8.0)
+        assert sorted(run.spans) == [3.0, 3.0, 8.0]
+
+    def test_the_members_of_a_flotilla_train_at_their_own_pace(self) -> None:
+        fast, slow = Network(Rates("fast", (20.0, 21.0)), 4), Network(Rates("slow", (10.0, 11.0)), 3)
+        run = in_rounds(Ensemble((fast, slow), rows=10, gpus=2, gpus_per_node=2))
+        # The fast one converges after 2 s; the slow one has 10 rows left, and goes on with both GPUs.
+        assert (run.seconds, run.plans) == (pytest.approx(2.0 + 10 / 11), 2)
+        assert run.busy == pytest.approx(4.0 + 2 * 10 / 11)
 
     def test_a_round_ends_when_too_few_gpus_are_in_use(self) -> None:
         short, long = Network(Rates("short", (10.0, 11.0)), 1), Network(Rates("long", (10.0, 20.0)), 3)

@@ -46,6 +46,10 @@ def test_no_team_has_devices_that_do_not_make_it_faster() -> None:
     assert even_teams(2, 8, FLAT) == (2, 2)
 
 
+def test_no_team_is_larger_than_allowed() -> None:
+    assert even_teams(2, 8, Scaling("ddp", LINEAR.rates, most=3)) == (3, 3)
+
+
 def test_teams_replace_workers_if_the_end_comes_clearly_sooner() -> None:
     assert better_teams([10.0] * 3, [1] * 8, 8, LINEAR, 0.0) == (3, 3, 2)
     assert better_teams([10.0] * 3, [1] * 8, 8, LINEAR, 4.5) == (3, 3, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,11 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.cli.app import main
-from hopfleet.domain.messages import UnitFailed, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
-from hopfleet.domain.trial import Config, Trial
-from hopfleet.domain.unit import Unit, Work
-from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import DataError, TaskError, UsageError
+from hopfleet.domain.trial import Config
+from hopfleet.errors import CheckpointError, DataError, TaskError, UsageError
 from hopfleet.frameworks.base import Batches, Session
-from hopfleet.runs.evaluation import Candidate, EvaluationController
 from hopfleet.testing.tasks import CountingSession, CountingTask
 
 
@@ -83,12 +80,12 @@ def test_what_goes_wrong_is_named(results: hop.Results, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="lacks the columns x of the training data; it has y"):
         results.best.test(other, backend="inline")
     negative = hop.partition({"x": [-1.0, 2.0]}, tmp_path / "negative", partitions=1)
-    with pytest.raises(TaskError, match="t0001 cannot be tested: ValueError: a negative number"):
+    with pytest.raises(TaskError, match="t0001 failed: ValueError: a negative number"):
         results.best.test(negative, backend="inline")
     with pytest.raises(UsageError, match="backend='nowhere': unknown"):
         results.best.test(other.url.replace("other", "data"), backend="nowhere")
     os.truncate(results.best.checkpoint, 1)
-    with pytest.raises(TaskError, match="t0001 cannot be tested"):
+    with pytest.raises(CheckpointError, match=r"was written|differs|damaged"):
         results.best.test(hop.partition({"x": [1.0]}, tmp_path / "one", partitions=1), backend="inline")
 
 
@@ -98,6 +95,36 @@ def test_the_command(results: hop.Results, tmp_path: Path, capsys: pytest.Captur
     assert main(words) == 0 and capsys.readouterr().out == "t0001  loss 0.5\nt0002  loss 1\n"
     assert main([*words, "--trial", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"t0003": {"loss": 1.5}}
+
+
+def test_tests_are_recorded(results: hop.Results, tmp_path: Path) -> None:
+    assert results.tests == []
+    new = hop.partition({"x": [1.0, 2.0, 3.0]}, tmp_path / "new", partitions=1)
+    results.test(new, top=2)
+    results.best.test({"x": [8.0]})
+    first, second = results.tests
+    assert (first["data"], first["rows"]) == (new.url, 3) and second["data"] == "dict"
+    assert first["metrics"] == {"t0001": {"loss": 0.5}, "t0002": {"loss": 1.0}}
+    assert {path.suffix for path in results.folder.tests.iterdir()} == {".json"}  # no workspace is left
+
+
+def test_a_killed_test_goes_on(results: hop.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = hop.partition({"x": [1.0, 2.0, 3.0, 6.0]}, tmp_path / "new", partitions=4)
+    seen: deque[int] = deque()  # a list would count as a constant of the task's code, and other code begins anew
+    evaluate = MeanSession.evaluate
+
+    def killed(self: MeanSession, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        seen.append(len(seen))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return evaluate(self, batches, seed=seed)
+
+    monkeypatch.setattr(MeanSession, "evaluate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        results.best.test(new)
+    assert results.best.test(new) == {"loss": 3.0 / 4}
+    assert len(seen) == 5  # two partitions were done, one was lost, and two were left
+    assert results.best.test(new) == {"loss": 3.0 / 4} and len(seen) == 9  # a finished test begins anew
 
 
 class TestPredictions:
@@ -123,41 +150,70 @@ class TestPredictions:
             results.best.predict(data, task=CountingTask())
         with pytest.raises(UsageError, match=r"must end in \.parquet, \.csv, \.arrow"):
             results.best.predict(data, to="made.xlsx")
+        with pytest.raises(UsageError, match="to=7: must be a file, a folder"):
+            results.best.predict(data, to=7)
+        with pytest.raises(UsageError, match="exists already"):
+            results.best.predict(data, to=tmp_path)
+
+    def test_go_where_they_are_wanted(self, results: hop.Results, tmp_path: Path) -> None:
+        pandas = pytest.importorskip("pandas")
+        data = hop.partition({"x": [1.0, 2.0, 3.0]}, tmp_path / "new", partitions=2)
+        wanted = results.best.predict(data).column("doubled").to_pylist()
+        frame = results.best.predict(data, to=pandas.DataFrame)
+        assert isinstance(frame, pandas.DataFrame) and frame["doubled"].tolist() == wanted
+        batches = list(results.best.predict(data, to=iter, batch_size=1))
+        assert [batch.column("doubled")[0].as_py() for batch in batches] == wanted
+        assert results.best.predict(data, to=tmp_path / "parts") == 3
+        assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == [
+            "part-00000.parquet",
+            "part-00001.parquet",
+        ]
+        again = hop.prepare(tmp_path / "parts" / "*.parquet", tmp_path / "again", partitions=1)
+        assert again.head(3)["doubled"].tolist() == wanted
+
+    def test_large_partitions_are_divided_among_workers(
+        self, results: hop.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hopfleet.runs.inference.PIECE_ROWS", 3)
+        wanted = [2.0 * row for row in range(8)]
+        data = hop.partition({"x": np.array(wanted) / 2, "text": ["some"] * 8}, tmp_path / "new", partitions=1)
+        order = data.head(8)["x"]
+        assert results.best.predict(data, to=tmp_path / "parts", workers=2) == 8
+        assert len(list((tmp_path / "parts").iterdir())) == 3
+        assert results.best.predict(data, workers=2).column("doubled").to_pylist() == (2 * order).tolist()
+
+    def test_go_on_after_a_kill(self, results: hop.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        data = hop.partition({"x": [1.0, 2.0, 3.0]}, tmp_path / "new", partitions=3)
+        seen: deque[float] = deque()
+        predict = MeanTask.predict
+
+        def killed(self: MeanTask, model: Any, batch: Any) -> Any:
+            seen.append(batch["x"][0])
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+            return predict(self, model, batch)
+
+        monkeypatch.setattr(MeanTask, "predict", killed)
+        with pytest.raises(KeyboardInterrupt):
+            results.best.predict(data, to=tmp_path / "made.csv")
+        assert not (tmp_path / "made.csv").exists()
+        (first,) = (tmp_path / ".made.csv.inference").glob("*/part-00000.arrow")
+        first.unlink()  # what the journal has as done is checked
+        assert results.best.predict(data, to=tmp_path / "made.csv") == 3
+        assert list(seen)[3:] == [seen[0], seen[2]]
+        assert not list(tmp_path.glob(".made*"))
+
+    def test_must_be_alike_for_all_rows(self, results: hop.Results, tmp_path: Path) -> None:
+        class Moody(MeanTask):
+            def predict(self, model: Any, batch: Any) -> Any:
+                return batch["x"] if batch["x"][0] > 1 else ["text"]
+
+        data = hop.partition({"x": [1.0, 2.0]}, tmp_path / "new", partitions=1)
+        with pytest.raises(TaskError, match=r"returned prediction: .* for some rows and prediction: .* for others"):
+            results.best.predict(data, task=Moody(), batch_size=1)
 
     def test_the_command(self, results: hop.Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "raw.csv").write_text("x\n8\n4\n")
         assert main(["predict", "mean", "--data", str(tmp_path / "raw.csv"), "--to", str(tmp_path / "made.csv")]) == 0
         assert (tmp_path / "made.csv").read_text().splitlines()[1:] == ["4,2,2", "2,1,1"]
         assert capsys.readouterr().out.startswith("2 predictions of t0001 in ")
-
-
-class TestController:
-    def made(self) -> EvaluationController:
-        trial = Trial("t0001", 1, {}, 0, 1)
-        return EvaluationController([Candidate(trial, 1, VersionRef("t0001", 1, 1), "")], 2)
-
-    def finished(self, command: Any, worker: str) -> UnitFinished:
-        sums = {"loss": RowSum.of(1.0, 1)}
-        return UnitFinished(worker, command.unit, command.attempt, 1, 0.0, 1.0, False, sums)
-
-    def test_units_of_lost_workers_are_done_again(self) -> None:
-        controller = self.made()
-        one, two = controller.take([WorkerJoined("w1", Placement.on("cpu")), WorkerJoined("w2", Placement.on("cpu"))])
-        controller.take([WorkerLost("w1", "killed"), self.finished(two, "w2")])
-        assert not controller.finished
-        late = self.finished(one, "w1")  # a report that came too late does not count
-        controller.take([late])
-        assert not controller.finished
-
-    def test_three_losses_end_the_test(self) -> None:
-        controller = self.made()
-        for number in range(3):
-            controller.take([WorkerJoined(f"w{number}", Placement.on("cpu"))])
-            controller.take([WorkerLost(f"w{number}", "killed")])
-        assert controller.finished and "3 workers were lost; the last one: killed" in controller.error
-
-    def test_a_failure_that_is_not_running_does_not_count(self) -> None:
-        controller = self.made()
-        unit = Unit("t0001", 1, 0, Work.EVALUATE)
-        controller.take([UnitFailed("w9", unit, 7, 0.0, 1.0, "late", "", "")])
-        assert not controller.finished and controller.error == ""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.cli.app import main
 from hopfleet.data.partitioning import join
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
@@ -86,6 +87,15 @@ def test_another_trial_other_epochs_and_other_data(results: hop.Results) -> None
         results.refit("t0002", on={"x": np.arange(6.0)}, epochs=1, name="other", **options)
     replaced = results.refit(epochs=1, name="other", overwrite=True, **options)
     assert replaced.best.model() == [4, 8]
+
+
+def test_the_command(results: hop.Results, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["refit", "worse", "--trial", "2", "--epochs", "3", "--as", "final", "--backend", "inline", "--quiet"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "t0001 of final: the configuration of t0002, trained for 3 epochs\n"
+    assert hop.load("final").best.config == {"number": 2}
+    assert main(["refit", "worse", "--epochs", "some"]) == 2
+    assert "epochs='some': must be a number of epochs, or 'best'" in capsys.readouterr().err
 
 
 def test_data_in_the_run_folder_is_joined_too(home: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import socket
@@ -19,14 +18,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from benchmarks.paradigms import catalogue, network, server, source
+from benchmarks.paradigms import catalogue, network, source
 from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
 from benchmarks.paradigms.harness import Crew, Mark, Measured, Phase, in_the_middle
 from benchmarks.paradigms.network import Traffic
 from benchmarks.paradigms.report import bars, table
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import Images, Workload
-from hopfleet.errors import TaskError
 from hopfleet.frameworks.state import safetensors
 from hopfleet.scheduler.orders import fixed_order
 from tests.helpers.plain_loop import derived_seed
@@ -223,51 +221,6 @@ def test_a_host_keeps_what_its_paradigm_says(ran: Ran) -> None:
 
 
 # ------------------------------------------------------------------------------------------- the pieces
-
-
-@pytest.mark.parametrize("kind", ["SGD", "Adam"])
-@pytest.mark.parametrize("synchronous", [True, False])
-def test_one_worker_of_a_parameter_server_trains_plainly(kind: str, synchronous: bool) -> None:
-    torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(300, 150), torch.nn.Linear(150, 2))
-    plain, there = copy.deepcopy(model), copy.deepcopy(model)
-    optimizer = getattr(torch.optim, kind)(plain.parameters(), lr=0.01)
-    x = torch.randn(5, 8, 300)
-    for batch in x:
-        optimizer.zero_grad()
-        plain(batch).square().mean().backward()
-        optimizer.step()
-    with server.listen("127.0.0.1", 0) as first, server.listen("127.0.0.1", 0) as second:
-        for number, listener in enumerate((first, second)):
-            optimizer = getattr(torch.optim, kind)(there.parameters(), lr=0.01)
-            held = server.Server(there, optimizer, number=number, of=2, workers=1)
-            threading.Thread(target=held.serve, args=(listener,), kwargs={"synchronous": synchronous}).start()
-        remote = server.Remote(model, [listener.getsockname() for listener in (first, second)], rank=0)
-        for batch in x:
-            remote.zero_grad()
-            model(batch).square().mean().backward()
-            remote.step()
-        before = [parameter.clone() for parameter in model.parameters()]
-        remote.read()
-        remote.close()
-    for mine, after, theirs in zip(before, model.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(mine, theirs) and torch.equal(after, theirs)
-
-
-@pytest.mark.parametrize(("size", "servers"), [(1, 4), (10, 3), (99_000, 4), (1 << 20, 1), (1 << 20, 3)])
-def test_chunks_cover_all_weights_once_and_evenly(size: int, servers: int) -> None:
-    chunks = [server.Layout(size, servers).chunks(number) for number in range(servers)]
-    covered = sorted(index for part in chunks for chunk in part for index in range(chunk.start, chunk.stop))
-    assert covered == list(range(size))
-    loads = [sum(chunk.stop - chunk.start for chunk in part) for part in chunks]
-    longest = max(chunk.stop - chunk.start for part in chunks for chunk in part)
-    assert longest <= server.CHUNK and max(loads) - min(loads) <= longest
-
-
-def test_an_optimizer_that_looks_at_whole_layers_is_refused() -> None:
-    weights = torch.nn.Parameter(torch.zeros(3))
-    with pytest.raises(TaskError, match=r"LBFGS with 1 groups.*use one group of SGD"):
-        server.elementwise(torch.optim.LBFGS([weights]), weights)
 
 
 def test_the_formulas_give_the_papers_example() -> None:

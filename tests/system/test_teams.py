@@ -15,7 +15,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local, ProcessHandle
-from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.domain.messages import Event, RecordLogged, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import AllTrialsFailed, UsageError
 from hopfleet.experiment.previewing import scratch_folder
@@ -142,6 +142,20 @@ def test_a_team_trains_like_one_worker_and_replays() -> None:
     assert [trial.verdict for trial in replay(team).trials] == ["equal", "equal"]
 
 
+def test_asynchronous_training_is_announced_as_not_repeatable_and_not_replayed() -> None:
+    results = experiment("loose", parallelism="ps_async:2").fit(quiet=True)
+    assert any("training again ends with other weights" in message.text for message in _records(results))
+    again = replay(results)
+    assert {(trial.verdict, trial.reason) for trial in again.trials} == {
+        ("skipped", "was trained with 'ps_async', which gives other bits each time")
+    }
+    assert again.ok
+
+
+def _records(results: hop.Results) -> list[RecordLogged]:
+    return [message for message in messages(results) if isinstance(message, RecordLogged)]
+
+
 @pytest.mark.slow
 def test_trials_hop_between_workers_of_all_shapes_and_replay() -> None:
     shapes = ["single", "ddp:2", "fsdp:2", "pipeline:2", "spill"]
@@ -153,6 +167,22 @@ def test_trials_hop_between_workers_of_all_shapes_and_replay() -> None:
     placements = [message.placement for message in messages(mixed) if isinstance(message, UnitFinished)]
     assert len({None if one is None else one.shape for one in placements}) > 2
     assert {trial.verdict for trial in replay(mixed).trials} == {"equal"}
+
+
+@pytest.mark.slow
+def test_the_policy_fleet_has_teams_of_different_sizes() -> None:
+    shapes = ["single", "ddp:2", "ddp:3"]
+    results = experiment(
+        "mixed",
+        space={"lr": hop.choice([0.1, 0.05, 0.02, 0.01, 0.005])},
+        parallelism=shapes,
+        workers=len(shapes),
+        backend=StartsTogether(len(shapes)),
+        run_options=hop.RunOptions(policy="fleet"),
+    ).fit(quiet=True)
+    placements = [message.placement for message in messages(results) if _trains(message)]
+    assert {len(placement.devices) if placement else 1 for placement in placements} == {1, 2, 3}
+    assert {trial.verdict for trial in replay(results).trials} == {"equal"}
 
 
 @pytest.mark.slow
@@ -218,6 +248,9 @@ def test_batch_norm_on_a_team_is_announced(capfd: pytest.CaptureFixture[str]) ->
         pytest.param({"parallelism": "ddpp"}, "unknown; did you mean 'ddp'", id="unknown"),
         pytest.param({"parallelism": "ddp:two"}, "after the colon must come a number", id="number"),
         pytest.param({"parallelism": "ddp:1"}, "needs at least 2 devices", id="one"),
+        pytest.param({"parallelism": "ps/3:2"}, "'ps/3' needs at least 3 devices", id="servers"),
+        pytest.param({"parallelism": "ps/0:2"}, "a number of servers, at least 1", id="no server"),
+        pytest.param({"parallelism": "ddp/2:2"}, "parallelism='ddp/2'", id="servers of ddp"),
         pytest.param({"parallelism": []}, "name at least one strategy", id="none"),
         pytest.param(
             {"parallelism": "ddp:4", "batch_size": 3}, "batch_size=3: is smaller than a team of 4", id="batch"

@@ -77,6 +77,23 @@ def mlflow_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
     return found
 
 
+def wandb_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    found: list[Any] = []
+    for path in (folder / "wandb").rglob("*.wandb"):
+        store, trial = DataStore(), ""
+        store.open_for_scan(str(path))
+        while (data := store.scan_data()) is not None:
+            record = Record.FromString(data)
+            trial = record.run.display_name or trial
+            row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            if "accuracy" in row:
+                found.append(((trial, row["_step"]), row["accuracy"]))
+    return found
+
+
 def same(found: list[tuple[tuple[str, int], float]], results: hop.Results) -> None:
     assert len(found) == len(dict(found)), "doubled points"
     wanted = expected(results)
@@ -123,7 +140,7 @@ curve_experiment(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("names", [["csv", "jsonl", "tensorboard", "mlflow"]], ids=["all"])
+@pytest.mark.parametrize("names", [["csv", "jsonl", "tensorboard", "mlflow", "wandb"]], ids=["all"])
 def test_a_killed_run_continues_without_gaps_and_doubled_points(names: list[str], own_home: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", KILLED.format(names=names)]
@@ -136,8 +153,10 @@ def test_a_killed_run_continues_without_gaps_and_doubled_points(names: list[str]
     subprocess.run(command, env=environment, check=True, timeout=300)
     results = hop.load("killed")
     assert results.finished
-    for read in (csv_points, json_points, tensorboard_points, mlflow_points):
+    for read in (csv_points, json_points, tensorboard_points, mlflow_points, wandb_points):
         same(read(folder), results)
+    kept = sorted(path.name for path in (folder / "mlflow").rglob("*.*"))
+    assert kept == ["config.json"] * 3 + ["experiment.json", "t0001.log", "t0002.log", "t0003.log"]
 
 
 @pytest.mark.slow

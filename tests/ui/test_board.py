@@ -132,6 +132,13 @@ def test_a_trial_is_told_in_full(finished: Path) -> None:
     assert "accuracy" in found["log"]["text"]
     assert any(each["best"] for each in found["checkpoints"])
     assert sorted(found["visits"][0]) == [0, 1, 2, 3]
+    assert found["replay"] is None
+    board.folder.keep_replays({leader: {"time": 1.0, "verdict": "equal", "versions": [4, 16], "reason": ""}})
+    assert trial_details(board, leader)["replay"] == {"time": 1.0, "equal": True, "text": "equal at version 4, 16"}
+    board.folder.keep_replays({leader: {"time": 2.0, "verdict": "failed", "versions": [], "reason": "no data"}})
+    assert trial_details(board, leader)["replay"] == {"time": 2.0, "equal": False, "text": "failed: no data"}
+    board.folder.keep_replays({leader: "damaged"})
+    assert trial_details(board, leader)["replay"] is None
     with pytest.raises(NotFound, match="'t9999': no such trial"):
         trial_details(board, "t9999")
     with pytest.raises(NotFound, match="no such trial"):
@@ -195,6 +202,10 @@ def test_a_server_that_cannot_start_says_why(own_home: Path, tmp_path: Path) -> 
     with pytest.raises(UsageError, match="each needs the other"):
         serve("mine", Options(certificate=tmp_path / "cert.pem"), said.append)
     with pytest.raises(UsageError, match="is not a file"):
+        serve("mine", Options(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem"), said.append)
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).write_text("a certificate, perhaps\n")
+    with pytest.raises(UsageError, match="are no certificate in PEM format with its key"):
         serve("mine", Options(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem"), said.append)
     with pytest.raises(UsageError, match="must be between 1 and 65535"):
         serve("mine", Options(port=70000), said.append)

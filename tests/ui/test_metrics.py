@@ -8,9 +8,11 @@ from pathlib import Path
 
 import hopfleet as hop
 from hopfleet.ui.application import STATIC
+from hopfleet.ui.board import Board
+from hopfleet.ui.details import worker_health
 from hopfleet.ui.metrics import FAMILIES, _labels, _number, exposition
 from hopfleet.ui.shelf import Shelf
-from tests.helpers.cli import Cli, fitted
+from tests.helpers.cli import FAULTY, Cli, fitted
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboard.json"
 
@@ -49,6 +51,22 @@ def test_a_running_experiment_has_memory_and_workers_that_report(own_home: Path)
     assert {worker for worker, _ in heard} == set(results.history.workers)
     assert all(results.history.started <= float(when) <= results.history.updated for _, when in heard)
     assert "hopfleet_memory_bytes{" not in exposition(Shelf(own_home), 60.0), "it does not run any more"
+
+
+def test_workers_have_memory_and_faults(own_home: Path) -> None:
+    folder = fitted("mine", FAULTY).folder
+    health = {"w1": {"host": "box", "memory": 5 << 20, "device_memory": 7 << 20, "heard": 4e9}, "w2": {"memory": "x"}}
+    folder.keep_health(health)
+    board = Board(folder)
+    board.advance(60.0)
+    assert worker_health(board) == {}, "it does not run"
+    with folder.lock():
+        assert worker_health(board) == {"w1": health["w1"]}
+        figures = exposition(Shelf(own_home), 60.0)
+    assert f'hopfleet_worker_memory_bytes{{experiment="mine",worker="w1"}} {float(5 << 20)}' in figures
+    assert f'hopfleet_worker_device_memory_bytes{{experiment="mine",worker="w1"}} {float(7 << 20)}' in figures
+    assert 'hopfleet_worker_last_report_seconds{experiment="mine",worker="w1"} 4000000000.0' in figures
+    assert sum(worker["faults"] for worker in board.workers()) == board.faults > 0
 
 
 def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:

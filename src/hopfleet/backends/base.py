@@ -11,11 +11,15 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Trial
+from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
 from hopfleet.worker.spec import Profile, WorkerSpec
 
@@ -66,12 +70,57 @@ class Backend(Protocol):
         """Stop all workers; with ``kill`` without waiting for anything."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """What a backend knows of one of its workers."""
+
+    worker: str
+    host: str
+    pid: int
+    memory: int  #: bytes of its processes in memory, 0 if unknown
+    device_memory: int  #: bytes of its processes on devices, 0 if unknown
+    heard: float  #: when the worker was last heard from, in seconds since the epoch
+
+
+@runtime_checkable
+class Supervisor(Protocol):
+    """A backend that knows how its workers are."""
+
+    def health(self) -> list[WorkerHealth]:
+        """Return what is known of the workers that are ready."""
+
+
 @runtime_checkable
 class Cluster(Protocol):
     """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
 
-    def offer(self, device: str, threads: int) -> tuple[int, str]:
-        """Return how many workers fit, and why."""
+    def offer(self, device: str, threads: int, team: int = 1, *, spans: bool = False) -> tuple[int, str]:
+        """Return how many workers fit, and why; each has a ``team`` of devices, which may ``span`` machines."""
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""
+
+
+@runtime_checkable
+class FormsTeams(Protocol):
+    """A backend whose devices can join as other teams during a run."""
+
+    def form_teams(self, shapes: Sequence[TeamShape]) -> None:
+        """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A backend that can tell what its machines have, and how fast bytes travel between them."""
+
+    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
+        """Return the nodes, with what is free on them, and the seconds of each byte between them.
+
+        About ``size`` bytes are sent over each link.
+        """
+
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        """Have one worker, whose members are on the named nodes in this order.
+
+        Each takes ``cpus`` (None: as many as it has threads) and ``memory`` bytes of its node. Called before ``start``.
+        """

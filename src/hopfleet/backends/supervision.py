@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from hopfleet.backends.base import WorkerHealth
 from hopfleet.domain.messages import RELEASED, Event
 from hopfleet.errors import TaskError, WorkersLost
 from hopfleet.support import clock
@@ -68,6 +70,14 @@ class WorkerHandle:
     giving_up: dict[int, float] = field(default_factory=dict)
     #: Orders buffered until the next send, so that the worker wakes once.
     outbox: list[Order] = field(default_factory=list)
+    #: Bytes of the process in memory and on its device, as last reported.
+    memory: int = 0
+    device_memory: int = 0
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        """The bytes of all processes of the worker, in memory and on devices."""
+        return self.memory, self.device_memory
 
     def end_reason(self, found: str) -> str:
         """Return why the worker ended; ``found`` is the reason unless the backend itself ended the worker."""
@@ -155,6 +165,19 @@ class SupervisedBackend(ABC, Generic[Handle]):
     def now(self) -> float:
         return clock.now()
 
+    def health(self) -> list[WorkerHealth]:
+        """Return what is known of the workers that are ready."""
+        behind = self.now() - time.monotonic()
+        return [
+            WorkerHealth(handle.name, self._host(handle), handle.pid, *handle.usage, handle.heard + behind)
+            for handle in self._workers.values()
+            if handle.ready
+        ]
+
+    def _host(self, handle: Handle) -> str:
+        """Return the machine of a worker."""
+        return socket.gethostname()
+
     def _next_name(self) -> str:
         return f"w{next(self._numbers)}"
 
@@ -191,11 +214,13 @@ class SupervisedBackend(ABC, Generic[Handle]):
         """Handle a report that all backends handle alike."""
         match report:
             case Beat():
-                pass
+                handle.memory, handle.device_memory = report.memory, report.device_memory
             case Events(events):
                 self._pass_on(handle, events)
             case Profiled(profile):
                 self._profiles.append(profile)
+            case Unable(reason, complete=True):
+                raise TaskError(reason)
             case Unable(reason):
                 raise TaskError(
                     f"workers cannot load the task ({reason}): put it into a module that {self.importable}, or define "

@@ -27,7 +27,7 @@ from hopfleet.cli.plotting import plot
 from hopfleet.cli.profiling import profile
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
-from hopfleet.cli.testing import ensemble, predict, test
+from hopfleet.cli.testing import ensemble, predict, refit, test
 from hopfleet.cli.training import demo, resume, run
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
@@ -76,6 +76,7 @@ for command in (
     test,
     predict,
     ensemble,
+    refit,
     partition,
     prepare,
     data,

@@ -67,7 +67,10 @@ def prepare(
         str | None, typer.Option(metavar="NAME=F,...", help="Fractions of the rows, as in train=0.8,valid=0.2.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the split and of the shuffle.")] = 0,
-    workers: Annotated[str, typer.Option(metavar="N", help="Number of processes, or auto.")] = "auto",
+    workers: Annotated[str, typer.Option(metavar="N", help="Number of threads or processes, or auto.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Where the work is done: local, inline (one thread), or ray.")
+    ] = "local",
     on_error: Annotated[
         str, typer.Option(metavar="HOW", help="Rows that fail: raise, skip, or keep (in failed.jsonl).")
     ] = "raise",
@@ -95,6 +98,7 @@ def prepare(
             partitions=partitions,
             seed=seed,
             workers=count,
+            backend=backend,
             split=None if split is None else _fractions(split),
             on_error=on_error,
             error_limit=error_limit,

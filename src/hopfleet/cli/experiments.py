@@ -26,7 +26,8 @@ from hopfleet.store.folder import find_run, home, runs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hopfleet.runs.results import Results, TrialResult
+    from hopfleet.runs.results import Results
+    from hopfleet.runs.trial_result import TrialResult
 
 LEADERS = 20
 LOG_LINES, LOG_WIDTH = 20, 1000

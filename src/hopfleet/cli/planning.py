@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hopfleet.cli.render import console, echo, facts, json_alone, print_json, size
+from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
+    from hopfleet.backends.base import Backend
     from hopfleet.experiment.planning import MeasuredModel
     from hopfleet.planner.dike.place import Plan
-    from hopfleet.planner.dike.problem import Cluster
+    from hopfleet.planner.dike.problem import Cluster, Need
     from hopfleet.planner.dike.rings import Ring
 
 SHOWN = 8
@@ -29,50 +32,124 @@ def plan(
     cluster: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, metavar="FILE", help="Nodes and links as JSON or YAML; by default, this machine alone."
+            dir_okay=False,
+            metavar="FILE",
+            help="Nodes and links as JSON or YAML; by default, those of the experiment's backend, measured.",
         ),
     ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Train the experiment in the way that the plan chooses.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Plan the training of one model on several nodes.
 
     Measures the largest of the experiment's first models on a batch: parameters, operations, longest path, seconds to
-    prepare a row. Compares all-reduce and parameter servers: how many workers and servers, where, with which resources.
-    Nothing is trained and nothing is left behind.
+    prepare a row. Measures the links of the backend's nodes one by one. Compares all-reduce and parameter servers: how
+    many workers and servers, where, with which resources. Without --run, nothing is trained and nothing is left behind.
 
     Example: hopfleet plan digits.py --cluster cluster.yaml
     """
     from hopfleet.cli.scripts import load_for_preview, split_target
-    from hopfleet.experiment.planning import measure_model
+    from hopfleet.experiment.planning import measure_cluster, measure_model
     from hopfleet.experiment.previewing import scratch_folder
-    from hopfleet.forecast.clusters import read_cluster, this_cluster
+    from hopfleet.forecast.clusters import read_cluster
     from hopfleet.planner.dike.place import compare
     from hopfleet.planner.dike.rings import rings
-    from hopfleet.support.machine import this_machine
 
+    if run and (json or cluster is not None):
+        raise UsageError(
+            f"--run: trains on the experiment's own backend; leave {'--json' if json else '--cluster'} out"
+        )
     if cluster is not None:
         read_cluster(cluster, 1.0)  # a mistake in it shows before the model is measured
+    file, variable = split_target(target)
     with json_alone(json):
-        experiment = load_for_preview(*split_target(target))
+        experiment = load_for_preview(file, variable)
         with scratch_folder(experiment) as place:
             measured = measure_model(experiment, place)
-    if cluster is not None:
-        nodes = read_cluster(cluster, measured.flops)
-    else:
-        _, devices = experiment.task.framework.devices()
-        nodes = this_cluster(this_machine(), measured.device, devices, measured.flops)
+        nodes = read_cluster(cluster, measured.flops) if cluster is not None else measure_cluster(experiment, measured)
     by_servers, by_rings = compare(nodes, measured.model), rings(nodes, measured.model)
     if json:
         print_json(_as_json(nodes, measured, by_servers, by_rings))
-    else:
-        _report(nodes, measured, by_servers, by_rings)
-    return 0
+        return 0
+    _report(nodes, measured, by_servers, by_rings, chosen := _choose(nodes, by_servers, by_rings))
+    return _train(file, variable, chosen, experiment.backend, measured.device) if run else 0
 
 
-def _report(cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], by_rings: list[Ring]) -> None:
+def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Backend], device: str) -> int:
+    """Train the experiment as planned, on a cluster with one team on the nodes of the plan."""
+    from hopfleet.backends.base import Measurable
+    from hopfleet.cli.training import train_with
+
+    echo()
+    settings: dict[str, Any] = {"parallelism": chosen.parallelism}
+    if isinstance(backend, type) or not isinstance(backend, Measurable):
+        return train_with(file, variable, settings)
+    need = chosen.need
+    # If CPUs train, a member's threads are its cores.
+    cpus = None if device == "cpu" else need.cpus / need.gpus
+    backend.keep_to(chosen.members, cpus=cpus, memory=need.memory / need.gpus)
+    return train_with(file, variable, {**settings, "workers": 1}, backend=backend)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The fastest plan, in words and as settings."""
+
+    text: str
+    strategy: str
+    #: The node of each process of the team, those that serve first.
+    members: list[str]
+    need: Need
+    speed: float
+    other: str
+
+    @property
+    def devices(self) -> int:
+        return len(self.members)
+
+    @property
+    def parallelism(self) -> str:
+        return f"{self.strategy}:{self.devices}" if self.devices > 1 else "single"
+
+
+def _choose(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> Chosen:
+    from hopfleet.monitor.wording import plural
+
+    best = by_servers[0]
+    against = by_rings[0].rows_per_second if by_rings else 0.0
+    if CLEAR * against >= best.rows_per_second:
+        ring = by_rings[0]
+        workers = sum(ring.workers)
+        how = f"all-reduce with {workers} workers" if workers > 1 else "one worker"
+        other = f"{best.rows_per_second:,.0f} with parameter servers"
+        text = f"{how}: {_ring_counts(cluster, ring)}"
+        pairs = zip(ring.nodes, ring.workers, strict=True)
+        members = [cluster.nodes[at].name for at, count in pairs for _ in range(count * ring.worker.gpus)]
+        return Chosen(text, "ddp", members, ring.worker, ring.rows_per_second, other)
+    text = (
+        f"{plural(best.assignment.servers, 'parameter server')} on {_names(cluster, best.placement.servers)}, "
+        f"{plural(best.workers, 'worker')} on {_counts(cluster, best.placement.workers)}"
+    )
+    other = f"{against:,.0f} by all-reduce"
+    names = [node.name for node in cluster.nodes]
+    worker, servers = best.assignment.worker, [names[at] for at in best.placement.servers]
+    members = [
+        name for name, count in zip(names, best.placement.workers, strict=True) for _ in range(count * worker.gpus)
+    ]
+    # A server is a member that also trains, so those of a node without a worker have no place.
+    first = [name for name in servers if name in members]
+    for name in first:
+        members.remove(name)
+    strategy = f"ps/{len(first)}" if 0 < len(first) < len(members) + len(first) else "ps"
+    return Chosen(text, strategy, first + members, worker, best.rows_per_second, other)
+
+
+def _report(
+    cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], by_rings: list[Ring], chosen: Chosen
+) -> None:
     from hopfleet.monitor.wording import describe, plural
 
-    model, best = measured.model, by_servers[0]
+    model, need = measured.model, chosen.need
     gpus = sum(node.gpus for node in cluster.nodes)
     facts(
         [
@@ -82,43 +159,35 @@ def _report(cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], b
             ("preparation", f"{model.prepare_seconds * 1e6:.3g} µs of a core per row"),
             ("cluster", f"{plural(len(cluster.nodes), 'node')}, {plural(gpus, 'device')}"),
             ("each device", f"{cluster.gpu_flops:.3g} operations per second"),
+            ("links", _links(cluster)),
         ]
     )
     echo()
     _table(cluster, by_servers, by_rings)
     echo()
-    against = by_rings[0].rows_per_second if by_rings else 0.0
-    if CLEAR * against >= best.rows_per_second:
-        ring = by_rings[0]
-        workers, need = sum(ring.workers), ring.worker
-        how = f"all-reduce with {workers} workers" if workers > 1 else "one worker"
-        chosen, strategy, nodes = f"{how}: {_ring_counts(cluster, ring)}", "ddp", len(ring.nodes)
-        speed, other = ring.rows_per_second, f"{best.rows_per_second:,.0f} with parameter servers"
-    else:
-        workers, need = best.workers, best.assignment.worker
-        chosen = (
-            f"{plural(best.assignment.servers, 'parameter server')} on {_names(cluster, best.placement.servers)}, "
-            f"{plural(workers, 'worker')} on {_counts(cluster, best.placement.workers)}"
-        )
-        speed, other = best.rows_per_second, f"{against:,.0f} by all-reduce"
-        strategy, nodes = (
-            "ps",
-            len({*best.placement.servers, *(at for at, n in enumerate(best.placement.workers) if n)}),
-        )
     each = f"{plural(need.gpus, 'device')}, {plural(need.cpus, 'core')}, {size(int(need.memory))} of memory"
     computing = model.batch_seconds(cluster.gpu_flops)
     preparing = model.batch * need.gpus * model.prepare_seconds / need.cpus
-    transfers = workers * need.gpus * model.batch / speed - max(computing, preparing)
+    transfers = chosen.devices * model.batch / chosen.speed - max(computing, preparing)
     step = f"computing {_short(computing)} beside preparing {_short(preparing)}, then transfers {_short(transfers)}"
     pairs = [
-        ("chosen", chosen),
+        ("chosen", chosen.text),
         ("each worker", each),
-        ("why", f"{speed:,.0f} rows/s against {other}"),
+        ("why", f"{chosen.speed:,.0f} rows/s against {chosen.other}"),
         ("a step", step),
     ]
-    if nodes == 1 and workers * need.gpus > 1:  # a team lies on one machine
-        pairs.append(("to train so", f'hop.Experiment(..., parallelism="{strategy}:{workers * need.gpus}")'))
+    if len(set(chosen.members)) == 1 and chosen.devices > 1:
+        pairs.append(("to train so", f'hop.Experiment(..., parallelism="{chosen.parallelism}"), or --run'))
     facts(pairs)
+
+
+def _links(cluster: Cluster) -> str:
+    """Return the slowest and the fastest rate between nodes, or the rate within the only node."""
+    costs, nodes = cluster.seconds_per_byte, range(len(cluster.nodes))
+    between = [costs[one][other] for one in nodes for other in nodes if one != other]
+    slowest, fastest = (f"{size(int(1 / cost))}/s" for cost in (max(between or costs[0]), min(between or costs[0])))
+    rate = slowest if slowest == fastest else f"{slowest} to {fastest}"
+    return f"{rate} {'between nodes' if between else 'within the node'}"
 
 
 def _short(seconds: float) -> str:
@@ -161,11 +230,13 @@ def _ring_counts(cluster: Cluster, ring: Ring) -> str:
 def _as_json(cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], by_rings: list[Ring]) -> dict[str, Any]:
     import dataclasses
 
+    from hopfleet.forecast.clusters import described
+
     names = [node.name for node in cluster.nodes]
     return {
         "config": dict(measured.config),
         "model": dataclasses.asdict(measured.model),
-        "gpu_flops": cluster.gpu_flops,
+        "cluster": described(cluster),
         "parameter_servers": [
             {
                 "rows_per_second": plan.rows_per_second,

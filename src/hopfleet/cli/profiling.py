@@ -63,7 +63,7 @@ def profile(
         devices=devices or device_count(experiment),
     )
     if json:
-        print_json({"runs": [_run_json(run) for run in runs], "choices": [_choice_json(choice) for choice in found]})
+        print_json({"runs": [run.as_json() for run in runs], "choices": [_choice_json(choice) for choice in found]})
     else:
         _report(runs, found)
     return 0 if all(choice.shape is not None for choice in found) else 1
@@ -84,16 +84,6 @@ def _report(runs: Sequence[TrialRun], choices: Sequence[Choice]) -> None:
         echo()
         name = describe(choice.config, list(choice.config), WIDTH)
         echo(f"{name}: {choice.shape or 'none'} ({choice.why})")
-
-
-def _run_json(run: TrialRun) -> dict[str, object]:
-    return {
-        "config": dict(run.config),
-        "parallelism": str(run.shape),
-        "rows_per_second": run.rows_per_second,
-        "memory": run.memory,
-        "error": run.error,
-    }
 
 
 def _choice_json(choice: Choice) -> dict[str, object]:

@@ -11,7 +11,8 @@ from hopfleet.runs.state import bytes_on_disk as bytes_on_disk
 from hopfleet.runs.state import run_state as run_state
 
 if TYPE_CHECKING:
-    from hopfleet.runs.results import Results, TrialResult
+    from hopfleet.runs.results import Results
+    from hopfleet.runs.trial_result import TrialResult
 
 
 def trial_counts(results: Results) -> dict[str, int]:

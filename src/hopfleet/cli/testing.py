@@ -1,8 +1,8 @@
-"""The commands that use trained models on new data: test, predict and ensemble."""
+"""The commands that go on with trained models: test, predict, ensemble and refit."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,10 @@ from hopfleet.cli.checking import WhereWorkersRun, Workers, task_and_train
 from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import echo, json_alone, print_json
 from hopfleet.cli.runs import find_trial
+from hopfleet.errors import UsageError
 from hopfleet.store.folder import find_run
+
+TARGET = "The .parquet, .csv or .arrow file, or the folder of Parquet files,"
 
 Data = Annotated[str, typer.Option(metavar="PATH", help="The folder of a data set, a file, a quoted glob, or a URL.")]
 
@@ -56,10 +59,57 @@ def test(
     return 0
 
 
+def refit(
+    name: Name,
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRIAL",
+            help="Train the configuration of this trial, e.g. t0003 or 3, instead of the best.",
+            show_default=False,
+            autocompletion=completing.trials,
+        ),
+    ] = None,
+    on: Annotated[
+        str, typer.Option(metavar="DATA", help="train+valid, or the folder of another data set.")
+    ] = "train+valid",
+    epochs: Annotated[str, typer.Option(metavar="N", help="Epochs, or best: until the best epoch.")] = "best",
+    new: Annotated[
+        str | None, typer.Option("--as", metavar="NEW", help="Name of the new experiment (NAME-refit).")
+    ] = None,
+    workers: Workers = None,
+    backend: WhereWorkersRun = "local",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an experiment of the new name.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> int:
+    """Train the best configuration anew on training and validation data.
+
+    Example: hopfleet refit demo --as demo-final
+    """
+    from hopfleet.runs.results import Results
+
+    results = Results(find_run(name))
+    chosen = results.best if trial is None else find_trial(results, trial)
+    task, _ = task_and_train(results)
+    made = results.refit(
+        chosen.id,
+        on=on,
+        epochs=int(epochs) if epochs.isdecimal() else epochs,
+        name=new,
+        task=task,
+        workers="auto" if workers is None else workers,
+        backend=backend,
+        overwrite=overwrite,
+        quiet=quiet,
+    )
+    echo(f"{made.best.id} of {made.name}: the configuration of {chosen.id}, trained for {made.best.best_epoch} epochs")
+    return 0
+
+
 def predict(
     name: Name,
     data: Data,
-    to: Annotated[str, typer.Option(metavar="FILE", help="The .parquet, .csv or .arrow file to write.")],
+    to: Annotated[str, typer.Option(metavar="PATH", help=f"{TARGET} to write.")],
     trial: Annotated[
         str | None,
         typer.Option(
@@ -69,10 +119,13 @@ def predict(
             autocompletion=completing.trials,
         ),
     ] = None,
+    workers: Workers = None,
+    backend: WhereWorkersRun = "local",
 ) -> int:
     """Write the predictions of the best trial for new rows, in the order of the rows.
 
-    Raw files pass through the recipe that prepared the training data; they may lack its labels.
+    Raw files pass through the recipe that prepared the training data; they may lack its labels. A command that is
+    killed goes on where it was when it is given again.
 
     Example: hopfleet predict demo --data raw.csv --to predictions.parquet
     """
@@ -81,7 +134,7 @@ def predict(
     results = Results(find_run(name))
     chosen = results.best if trial is None else find_trial(results, trial)
     task, _ = task_and_train(results)
-    rows = chosen.predict(data, to=to, task=task)
+    rows = chosen.predict(data, to=to, task=task, workers="auto" if workers is None else workers, backend=backend)
     echo(f"{rows:,} predictions of {chosen.id} in {to}")
     return 0
 
@@ -98,12 +151,17 @@ def ensemble(
     data: Annotated[
         str | None, typer.Option(metavar="PATH", help="Test on this data instead of the validation data.")
     ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="PATH", help=f"{TARGET} for predictions on --data; it is not tested then.")
+    ] = None,
     export: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write the ensemble as a bundle for hop.load_bundle.")
     ] = None,
+    workers: Workers = None,
+    backend: WhereWorkersRun = "local",
     json: Json = False,
 ) -> int:
-    """Test an ensemble of the best trials, and export it as one model.
+    """Test an ensemble of the best trials, predict with it, and export it as one model.
 
     Raw files pass through the recipe that prepared the training data.
 
@@ -112,18 +170,25 @@ def ensemble(
     from hopfleet.runs.ensemble import Ensemble
     from hopfleet.runs.results import Results
 
+    if to is not None and data is None:
+        raise UsageError("--to: needs --data, the rows to predict")
     results = Results(find_run(name))
+    place: dict[str, Any] = {"workers": "auto" if workers is None else workers, "backend": backend}
     with json_alone(json):
         task, _ = task_and_train(results)
         made = Ensemble(results, top=top, weights=weights, logits=logits, task=task)
-        metrics = made.test(data)
+        metrics = made.test(data, **place) if to is None else {}
+        rows = 0 if to is None else made.predict(data, to=to, **place)
         written = None if export is None else made.export(export)
     if json:
         print_json({"weights": made.weights, "metrics": metrics})
         return 0
     for trial, weight in made.weights.items():
         echo(f"{trial}  weight {weight:.3g}")
-    echo("ensemble  " + "  ".join(f"{metric} {value:.6g}" for metric, value in metrics.items()))
+    if to is None:
+        echo("ensemble  " + "  ".join(f"{metric} {value:.6g}" for metric, value in metrics.items()))
+    else:
+        echo(f"{rows:,} predictions of the ensemble in {to}")
     if written is not None:
         echo(written)
     return 0

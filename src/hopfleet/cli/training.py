@@ -22,6 +22,7 @@ from hopfleet.errors import ExperimentExists, MissingExtra, TaskError, UsageErro
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
+    from hopfleet.backends.base import Backend
     from hopfleet.experiment.experiment import Experiment
     from hopfleet.runs.results import Results
 
@@ -102,7 +103,7 @@ def run(
 
     Example: hopfleet run digits.py --workers 4
     """
-    from hopfleet.cli.scripts import load_experiment, load_for_preview, split_target
+    from hopfleet.cli.scripts import load_for_preview, split_target
 
     if check and preview:
         raise UsageError("--check: cannot be combined with --preview; run one after the other")
@@ -123,7 +124,23 @@ def run(
         if check:
             return _check(experiment, quiet=quiet)
         return _preview(experiment, json=json, gantt=gantt, quiet=quiet)
+    return train_with(file, variable, overrides, overwrite=overwrite, quiet=quiet)
+
+
+def train_with(
+    file: Path,
+    variable: str,
+    overrides: Mapping[str, Any],
+    *,
+    backend: Backend | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Train the experiment of a file with other settings, and report its results. Return the exit code."""
+    from hopfleet.cli.scripts import load_experiment
+
     experiment, variable = load_experiment(file, variable)
+    experiment.use(backend=backend)
     if experiment.results is None:
         _start(experiment, _origin(file, variable, overrides), overwrite=overwrite, quiet=quiet)
     assert experiment.results is not None

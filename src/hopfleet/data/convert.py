@@ -7,7 +7,7 @@ torch and pandas are looked up among the imported modules: their values cannot e
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -224,9 +224,9 @@ def _arrow_cells(name: str, array: pa.Array, first_row: int) -> Cells:
     if pa.types.is_dictionary(arrow):
         return _arrow_cells(name, array.dictionary_decode(), first_row)
     if pa.types.is_boolean(arrow):
-        return FixedCells("bool", _arrow_numbers(array.cast(pa.uint8())).view(np.bool_))
+        return FixedCells("bool", arrow_numbers(array.cast(pa.uint8())).view(np.bool_))
     if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
-        return fixed_cells(name, _arrow_numbers(array))
+        return fixed_cells(name, arrow_numbers(array))
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
         return _arrow_run(Kind.STRING, "str", array.cast(pa.large_string()))
     if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_binary_view(arrow):
@@ -234,7 +234,7 @@ def _arrow_cells(name: str, array: pa.Array, first_row: int) -> Cells:
     if pa.types.is_fixed_size_binary(arrow):
         return _arrow_run(Kind.BYTES, "bytes", array.cast(pa.binary()).cast(pa.large_binary()))
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        offsets = _arrow_numbers(array.offsets).astype(np.int64)
+        offsets = arrow_numbers(array.offsets).astype(np.int64)
     elif pa.types.is_fixed_size_list(arrow):
         offsets = (np.arange(len(array) + 1, dtype=np.int64) + array.offset) * arrow.list_size
     else:
@@ -245,12 +245,27 @@ def _arrow_cells(name: str, array: pa.Array, first_row: int) -> Cells:
     return _arrow_lists(name, inner, offsets - start, first_row)
 
 
-def _arrow_numbers(array: pa.Array) -> Array:
+def arrow_numbers(array: pa.Array) -> Array:
     """Convert a numeric array without nulls. Arrow's own to_numpy would import pandas."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def number_array(values: Array) -> pa.Array:
+    """Return numbers as an Arrow array. ``pa.array`` would import pandas."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def text_array(texts: Sequence[str]) -> pa.Array:
+    """Return texts as an Arrow array. ``pa.array`` would import pandas."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    runs = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.large_string(), len(encoded), runs)
 
 
 def _arrow_tensors(name: str, array: pa.Array, first_row: int) -> FixedCells:

@@ -29,13 +29,32 @@ STREAM_START = 8
 
 def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, Cells], *, sync: bool = False) -> None:
     """Write rows as one record batch. With ``sync``, the file is durable on return."""
-    schema = arrow_schema(columns.values())
-    arrays = [array for name, column in columns.items() for array in to_arrow(column, cells[name])]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    batch = as_batch(columns, cells)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
     if sync:
         files.sync(path)
+
+
+def as_batch(columns: Mapping[str, Column], cells: Mapping[str, Cells]) -> pa.RecordBatch:
+    """Return rows as one record batch."""
+    arrays = [array for name, column in columns.items() for array in to_arrow(column, cells[name])]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns.values()))
+
+
+def from_batch(columns: Mapping[str, Column], batch: pa.RecordBatch) -> dict[str, Cells]:
+    """Return the rows that ``as_batch`` has made a record batch of, without copying them."""
+
+    def view(buffer: pa.Buffer | None, dtype: np.dtype[Any], count: int) -> Array:
+        return np.frombuffer(buffer, dtype, count) if count and buffer is not None else np.empty(0, dtype)
+
+    cells: dict[str, Cells] = {}
+    position = 0
+    for name, column in columns.items():
+        width = len(column.fields)
+        cells[name] = from_arrow(column, batch.columns[position : position + width], view)
+        position += width
+    return cells
 
 
 def map_cells(path: Path, columns: Mapping[str, Column], rows: int, *, validate: bool = True) -> dict[str, Cells]:

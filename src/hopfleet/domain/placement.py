@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TeamShape(NamedTuple):
@@ -20,8 +21,23 @@ class TeamShape(NamedTuple):
 STRATEGY = "parallelism"
 """The key of a configuration that names the strategy of its trial."""
 
+Strategies = Mapping[str, Mapping[str, str]]
+"""Strategies by the value of a key, as text: ``{"width": {"512": "ddp"}}``. Other values train on one device."""
+
+
+def strategy_of(config: Mapping[str, Any], strategies: Strategies, usual: str) -> str:
+    """Return the strategy of a trial; ``usual`` if neither its configuration nor ``strategies`` names one."""
+    if STRATEGY in config:
+        return str(config[STRATEGY]).partition(":")[0]
+    named = (by_value.get(str(config.get(key)), SINGLE.strategy) for key, by_value in strategies.items())
+    return next(named, usual)
+
+
 SINGLE = TeamShape()
 """A whole model on one device."""
+
+AUTO = TeamShape("auto", 0)
+"""The strategy and the devices that trial runs find to be best."""
 
 
 @dataclass(frozen=True, slots=True)

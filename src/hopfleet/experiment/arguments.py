@@ -18,13 +18,13 @@ from hopfleet.backends.base import Backend
 from hopfleet.data import open_dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.objectives import Limit
-from hopfleet.domain.placement import SINGLE, TeamShape
+from hopfleet.domain.placement import AUTO, SINGLE, STRATEGY, Strategies, TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError, describe
 from hopfleet.forecast.fusion import FUSES
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import KFold
-from hopfleet.phrases import shown
+from hopfleet.phrases import did_you_mean, listed, shown
 from hopfleet.runs.results import Results
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies import POLICIES
@@ -259,16 +259,61 @@ def _check_maker(name: str, maker: Callable[[], Any]) -> None:
 
 def parallelism(given: Any, task: Task) -> tuple[TeamShape, ...]:
     """Return how workers train, in turn; ``"ddp:2"`` stands for teams of two devices."""
+    if given == str(AUTO):
+        return (AUTO,)
     texts = [given] if isinstance(given, str) else _listed("parallelism", given, str)
     if not texts:
         raise UsageError("parallelism=[]: name at least one strategy, e.g. 'single'")
     return tuple(_team_shape(text, task) for text in texts)
 
 
+def strategies(given: Any, task: Task, space: spaces.Space) -> tuple[tuple[TeamShape, ...], Strategies]:
+    """Return how workers train, in turn, and the strategies of trials by a value of their configurations.
+
+    Strategies in a mapping, as in ``{"width": {512: "ddp:2"}}``, or in the space itself, also tell the devices of all
+    workers, unless ``given`` does.
+    """
+    keys = space if isinstance(space, Mapping) else {}
+    searched = keys.get(STRATEGY)
+    options = searched.options if isinstance(searched, spaces.Choice) else [searched] if searched is not None else []
+    if not isinstance(given, Mapping):
+        shapes = parallelism(given, task)
+        named = {str(option): _team_shape(str(option), task) for option in options}
+        return (_largest(named) if shapes == (SINGLE,) and named else shapes), {}
+    if len(given) != 1 or not all(isinstance(found, Mapping) and found for found in given.values()):
+        raise UsageError(
+            f"parallelism={shown(given)}: must be text, a list of text, or one key of the space with a strategy for "
+            "each value, as in {'width': {512: 'ddp:2'}}"
+        )
+    ((key, by_value),) = given.items()
+    dimension = keys.get(key)
+    if key not in keys:
+        near, known = did_you_mean(str(key), keys), listed(str(key), keys)
+        raise UsageError(f"parallelism={{{key!r}: ...}}: the space has no such key; {near}it has {known}")
+    for value in by_value:
+        if isinstance(dimension, spaces.Dimension) and not dimension.contains(value):
+            raise UsageError(f"parallelism={{{key!r}: {{{value!r}: ...}}}}: is not a value of {dimension!r}")
+    named = {str(value): _team_shape(text, task) for value, text in by_value.items()}
+    return _largest(named), {key: {value: shape.strategy for value, shape in named.items()}}
+
+
+def _largest(named: Mapping[str, TeamShape]) -> tuple[TeamShape, ...]:
+    """Return the shape of workers that can train with each of these strategies."""
+    teams = {shape.devices: shape for shape in named.values() if shape.devices != 1}
+    if len(teams) > 1:
+        raise UsageError(
+            f"parallelism: {' and '.join(map(str, teams.values()))} have different numbers of devices, and all teams "
+            "of an experiment have the same; name one number"
+        )
+    return (next(iter(teams.values()), next(iter(named.values()))),)
+
+
 def _team_shape(text: str, task: Task) -> TeamShape:
     strategy, colon, count = text.partition(":")
     if colon and not (count.isdecimal() and int(count)):
         raise UsageError(f"parallelism={text!r}: after the colon must come a number of devices, as in 'ddp:2'")
+    if strategy == AUTO.strategy:
+        raise UsageError(f"parallelism={text!r}: 'auto' chooses for all workers; use parallelism='auto' by itself")
     return task.framework.team_shape(strategy, int(count or 0))
 
 

@@ -59,6 +59,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "store": run.store if run.store != LOCAL else "",
         "deterministic": run.deterministic,
         "settings": experiment.task.framework.settings(),
+        "strategies": experiment.strategies,
         "parallelism": [str(shape) for shape in experiment.parallelism if experiment.parallelism != (SINGLE,)],
     }
     return {

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,40 +21,37 @@ from hopfleet.experiment import arguments
 from hopfleet.experiment.checking import check_task
 from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
+from hopfleet.experiment.forecasting import forecast_of, make_preview, warnings_of
 from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare, take_back
-from hopfleet.experiment.previewing import make_preview, scratch_folder
-from hopfleet.experiment.resources import Data, WorkerPlan, on_cluster, plan_workers, worker_spec
+from hopfleet.experiment.previewing import scratch_folder
+from hopfleet.experiment.resources import WorkerPlan, on_cluster, plan_workers
 from hopfleet.experiment.running import observers_of, run_loop
+from hopfleet.experiment.teams import find_teams
 from hopfleet.forecast.forecast import Forecast
-from hopfleet.forecast.fusion import apart
 from hopfleet.forecast.preview import Preview, slow
 from hopfleet.forecast.profiling import Profiles
-from hopfleet.forecast.rehearsal import Outline
+from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
 from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
-from hopfleet.planner import balance
 from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
-from hopfleet.runtime.records import TrialRecords
 from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.policies.exact import too_large
-from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
+from hopfleet.search.base import UNLIMITED, Constraint, Earlier, Search, at_least_one
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.replacing import drop
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
-from hopfleet.support.machine import spare_cores, this_machine
 from hopfleet.trackers import TRACKERS
-from hopfleet.ui.companion import show_page
+from hopfleet.ui.companion import show_page, suits_page
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -65,8 +62,8 @@ PREVIEW = "HOPFLEET_PREVIEW"
 LINGER_SECONDS = 0.75
 """Longest time in seconds that workers outlive their controller."""
 
-SHOWN, DRAWN = 64, 1_000
-"""Ended trials that the live view keeps, and configurations from which profiling draws."""
+SHOWN = 64
+"""Ended trials that the live view keeps."""
 
 
 class FitAvoided(HopfleetError):
@@ -83,7 +80,8 @@ class Experiment(Signposted):
 
     ``train`` and ``valid`` are data sets, their folders or URLs, or sources that ``hop.partition`` puts into the run
     folder; ``"kfold(5)"`` validates by folds. Without ``valid`` the metric is ``train_loss``. ``parallelism`` names the
-    strategy and the devices of each worker: ``"ddp:2"``. ``experiment.options`` lists replacements of ``old`` keywords.
+    strategy and the devices of each worker: ``"ddp:2"``; ``"auto"`` finds them by trial runs. ``experiment.options``
+    lists replacements of ``old`` keywords.
     """
 
     ELSEWHERE: ClassVar = {
@@ -110,7 +108,7 @@ class Experiment(Signposted):
         name: str | None = None,
         workers: int | str = "auto",
         backend: Backend | str = "local",
-        parallelism: str | Sequence[str] = "single",
+        parallelism: str | Sequence[str] | Mapping[str, Mapping[Any, str]] = "single",
         batch_size: int = 32,
         partitions: int | None = None,
         run_options: RunOptions | None = None,
@@ -129,7 +127,8 @@ class Experiment(Signposted):
         self.warm_start = arguments.warm_start(warm_start)
         self.callbacks = named_callbacks(callbacks, TRACKERS)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
-        self.parallelism = arguments.parallelism(parallelism, self.task)
+        #: How workers train, in turn, and strategies of trials by a value of their configurations.
+        self.parallelism, self.strategies = arguments.strategies(parallelism, self.task, space)
         self.valid = arguments.valid(valid, self.task, self.parallelism)
         self.use(policy=self.run_options.policy, fuse=arguments.fused(self.worker_options.fuse, self.valid))
         self.batch_size = arguments.batch_size(batch_size)
@@ -178,6 +177,7 @@ class Experiment(Signposted):
         policy: str | None = None,
         unit_timeout: float | str | None = None,
         fuse: str | None = None,
+        parallelism: str | None = None,
     ) -> None:
         """Change where and how the experiment runs. No trial's outcome depends on the workers or the backend.
 
@@ -195,6 +195,8 @@ class Experiment(Signposted):
         if fuse is not None:
             arguments.fuse(fuse, self.task)
             self.worker_options = dataclasses.replace(self.worker_options, fuse=fuse)
+        if parallelism is not None:
+            self.parallelism = arguments.parallelism(parallelism, self.task)
 
     @explained
     def preview(self, *, quiet: bool = False) -> Preview:
@@ -203,7 +205,7 @@ class Experiment(Signposted):
         Nothing is trained and nothing is left behind. ``quiet`` shows no progress.
         """
         with scratch_folder(self) as place, slow(quiet) as tell:
-            return make_preview(self, place, self._plan, self._forecast, tell)
+            return make_preview(self, place, self._plan, tell)
 
     @explained
     def check(self, *, quiet: bool = False) -> list[Config]:
@@ -216,18 +218,19 @@ class Experiment(Signposted):
             return check_task(self, place, tell)
 
     @explained
-    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool = False) -> Results:
+    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool | None = None) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. ``ui`` shows the run on a page. Raises AllTrialsFailed if no trial succeeds, and
-        Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C stops at once.
+        experiment of the same name. ``ui`` shows the run on a page, by default in notebooks. Raises AllTrialsFailed if
+        no trial succeeds, and Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C
+        stops at once.
         """
-        arguments.flags(overwrite=overwrite, quiet=quiet, ui=ui)
+        arguments.flags(overwrite=overwrite, quiet=quiet, **({} if ui is None else {"ui": ui}))
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):
-            return self._fit(overwrite=overwrite, quiet=quiet, ui=ui)
+            return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
     def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
@@ -294,56 +297,24 @@ class Experiment(Signposted):
 
     # ----------------------------------------------------------------------------------------------- resources
 
-    @property
-    def _on_cluster(self) -> bool:
-        return on_cluster(self.backend)
-
-    def _plan(self, backend: Backend) -> WorkerPlan:
-        return plan_workers(
+    def _plan(self, backend: Backend, chosen: TeamChoice | None) -> WorkerPlan:
+        plan = plan_workers(
             backend,
             self.task,
-            workers=self.workers,
+            workers=self.workers if chosen is None else chosen.workers or self.workers,
             device=self.worker_options.device,
             threads=self.worker_options.threads,
             trials=len(self.points) + self.search.trials,
-            teams=self.parallelism,
+            teams=self.parallelism if chosen is None else chosen.shapes,
         )
-
-    def _forecast(self, backend: Backend, plan: WorkerPlan, data: Data, place: RunFolder) -> Forecast:
-        """Gather what is known before work starts."""
-        configs = dict(enumerate([*self.points, *self.search.examples(DRAWN)][:DRAWN]))
-        in_rounds = self.run_options.deterministic and self.search.listens
-        options, threads = self.worker_options, self.worker_options.threads
-        spare = spare_cores(this_machine(), device=plan.device, workers=plan.workers, threads=threads)
-        spec = worker_spec(self, data, place, device=plan.device, spare=spare, teams=plan.teams)
-        outline = Outline(
-            name=self.name,
-            # A search without an end counts as one with the most trials that can be live at once.
-            trials=self.search.trials if self.search.trials < UNLIMITED else MAX_LIVE,
-            open_ended=self.search.trials >= UNLIMITED,
-            epochs=self.search.max_epochs,
-            rows=data.train.partition_rows,
-            valid_rows=() if data.valid is None else data.valid.partition_rows,
-            workers=plan.workers,
-            policy_name=self.run_options.policy,
-            policy=self.policy,
-            fixed_order=self.run_options.order == "fixed",
-            round_size=self.search.concurrency(plan.workers) if in_rounds else 0,
-            seed=self.seed,
-            goal=self.goal,
-            known=not self.search.adaptive,
-            configs={} if self.search.adaptive else configs,
-            fuse="off" if self.task.framework.fusion_blocker else options.fuse,
-            crowded=not spare,
-        )
-        return Forecast(backend, spec, outline, plan.why, configs)
+        return plan if chosen is None else plan._replace(why=chosen.why, scaling=chosen.scaling)
 
     # ------------------------------------------------------------------------------------------------- running
 
     def _run(self, start: Start, journal: JournalStore, view: LiveView) -> bool:
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
-        plan = self._plan(backend)
+        plan = self._plan(backend, find_teams(self, backend, start.data, view.note, keep=True))
         count = plural(plan.workers, "worker")
         if start.note:
             view.note(start.note)
@@ -352,8 +323,8 @@ class Experiment(Signposted):
         memory = SharedMemory(self.folder.checkpoints)
         memory.sweep()
         memory.clear_batches()
-        forecast = self._forecast(backend, plan, start.data, self.folder)
-        for text in filter(None, [start.warning, *self._warnings(forecast)]):
+        forecast = forecast_of(self, backend, plan, start.data, self.folder)
+        for text in filter(None, [start.warning, *warnings_of(self, forecast)]):
             view.warn(text)
         complete = False
         try:
@@ -367,7 +338,7 @@ class Experiment(Signposted):
             drop(self.folder)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
-                observers = [*observers_of(view, callbacks), TrialRecords(self.folder.trials)]
+                observers = observers_of(view, callbacks, self.folder, backend)
                 definition = self.folder.definition()
                 loop, complete = run_loop(
                     controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
@@ -386,25 +357,9 @@ class Experiment(Signposted):
 
     def _versions(self, backend: Backend) -> VersionStore:
         """Return the store of versions: the backend's own, unless the run has another store and one machine."""
-        if self.run_options.store == LOCAL or self._on_cluster:
+        if self.run_options.store == LOCAL or on_cluster(self.backend):
             return backend.versions(self.folder.checkpoints)
         return self.store.versions(self.folder.checkpoints)
-
-    def _warnings(self, forecast: Forecast) -> Iterator[str]:
-        """Yield warnings about settings that a run cannot follow as the user may expect."""
-        if isinstance(self.workers, int) and self.workers > forecast.outline.workers:
-            yield (
-                f"workers={self.workers}: too many for {plural(this_machine().cores, 'core')}; the run starts with "
-                f"{forecast.outline.workers}; workers='auto' takes one per core or GPU"
-            )
-        trials, partitions = min(self.search.trials, MAX_LIVE), len(forecast.outline.rows)
-        if self.run_options.policy == "exact" and (warning := too_large(trials, partitions)):
-            yield warning
-        if self._on_cluster and not balance.installed():
-            yield "SciPy is not installed, so partitions with replicas are not balanced: pip install 'hopfleet[scipy]'"
-        for name in forecast.spec.surroundings.stuck:
-            yield f"{name} was replaced by the script, but workers import the module anew and see the original"
-        yield from apart(self.task, self.worker_options.fuse, self.batch_size, forecast.configs.values())
 
     def _controller(self, forecast: Forecast, found: Profiles, view: LiveView) -> Controller:
         # A search remembers what it was told; each run starts with a copy that was told nothing.
@@ -423,9 +378,10 @@ class Experiment(Signposted):
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),
-            sticky=self._on_cluster,
+            sticky=on_cluster(self.backend),
             lookahead=self._looks_ahead(found),
             fail_fast=self.run_options.fail_fast,
+            scaling=forecast.scaling,
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:
@@ -446,5 +402,5 @@ class Experiment(Signposted):
         since every waiting trial joins them.
         """
         separate = self.worker_options.fuse == "off" or bool(self.task.framework.fusion_blocker)
-        profiles = found.found.values()
-        return self._on_cluster and (separate or (bool(profiles) and not any(profile.gains for profile in profiles)))
+        gains = [profile.gains for profile in found.found.values()]
+        return on_cluster(self.backend) and (separate or (bool(gains) and not any(gains)))

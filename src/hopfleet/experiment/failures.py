@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import AllTrialsFailed
-from hopfleet.runs.results import Results, TrialResult
+from hopfleet.runs.results import Results
+from hopfleet.runs.trial_result import TrialResult
 from hopfleet.support.text import visible
 
 

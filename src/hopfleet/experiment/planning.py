@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hopfleet.backends.base import Measurable
 from hopfleet.data import Dataset
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, TaskError
 from hopfleet.experiment.previewing import scratch_data
+from hopfleet.forecast.clusters import measured_cluster, this_cluster
 from hopfleet.frameworks.base import Batch, Batches, Session
-from hopfleet.planner.dike.problem import Model
+from hopfleet.planner.dike.problem import Cluster, Model
 from hopfleet.store.folder import RunFolder
+from hopfleet.support.machine import this_machine
 from hopfleet.support.user_code import describe_with_place, hook
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.feeding.stream import FirstBatches, Stream
@@ -52,6 +55,17 @@ def measure_model(experiment: Experiment, place: RunFolder) -> MeasuredModel:
     except Exception as error:
         where = hook(error) or type(experiment.task).__name__
         raise TaskError(f"{where}: {describe_with_place(error)}") from error
+
+
+def measure_cluster(experiment: Experiment, measured: MeasuredModel) -> Cluster:
+    """Return the nodes of the experiment's backend, and what their links cost for transfers of a model's size."""
+    size, flops = int(measured.model.parameters), measured.flops
+    if isinstance(experiment.backend, type):
+        experiment.backend = experiment.backend()
+    if isinstance(experiment.backend, Measurable):
+        return measured_cluster(experiment.backend, experiment.worker_options.device, flops, size)
+    _, devices = experiment.task.framework.devices()
+    return this_cluster(this_machine(), measured.device, devices, flops, size)
 
 
 def _measured(experiment: Experiment, data: Dataset, configs: Sequence[Config]) -> MeasuredModel:

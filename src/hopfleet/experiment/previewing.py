@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopfleet.backends.base import Backend
 from hopfleet.errors import UsageError
 from hopfleet.experiment.preparation import check_data, open_data
-from hopfleet.experiment.resources import Data, WorkerPlan, check_device, on_cluster
-from hopfleet.forecast.forecast import IN_TURN, Forecast
-from hopfleet.forecast.preview import Preview
+from hopfleet.experiment.resources import Data, check_device, on_cluster
 from hopfleet.phrases import shown
 from hopfleet.store.folder import RunFolder
 
@@ -52,25 +49,6 @@ def scratch_data(experiment: Experiment, place: RunFolder) -> Data:
     data = open_data(experiment, place)
     check_data(experiment, data)
     return data
-
-
-def make_preview(
-    experiment: Experiment,
-    place: RunFolder,
-    plan: Callable[[Backend], WorkerPlan],
-    forecast: Callable[[Backend, WorkerPlan, Data, RunFolder], Forecast],
-    tell: Callable[[str], None],
-) -> Preview:
-    """Predict a run from profiling on a backend of its own; ``tell`` hears of the steps."""
-    began = time.perf_counter()
-    tell("opening the data")
-    data = scratch_data(experiment, place)
-    backend = another_backend(experiment)
-    planned = plan(backend)
-    if backend.name in IN_TURN:
-        planned = WorkerPlan(planned.device, 1, f"{backend.name} workers take turns")
-    found = forecast(backend, planned, data, place)
-    return found.preview(experiment.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
 
 
 def another_backend(experiment: Experiment) -> Backend:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset
 from hopfleet.domain.objectives import EPOCH
+from hopfleet.domain.placement import AUTO, SINGLE, strategy_of
 from hopfleet.errors import UsageError
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions, WorkerOptions
 from hopfleet.experiment.resources import Joined
 from hopfleet.frameworks.base import Task
-from hopfleet.runs.results import Results, TrialResult
+from hopfleet.runs.results import Results
+from hopfleet.runs.trial_result import TrialResult
 from hopfleet.runs.verify import find_data
 from hopfleet.search.base import at_least_one
 from hopfleet.search.random import Random
@@ -47,13 +50,22 @@ def refit(
             name=name,
             workers=workers,
             backend=backend,
-            parallelism=definition.get("parallelism") or "single",
+            parallelism=_parallelism(definition, trial.config),
             batch_size=definition["batch_size"],
             run_options=RunOptions(folder=results.folder.path.with_name(name)),
             worker_options=WorkerOptions(
                 device=definition["device"], threads=definition["threads"], drop_last=definition["drop_last"]
             ),
         ).fit(overwrite=overwrite, quiet=quiet)
+
+
+def _parallelism(definition: Mapping[str, Any], config: Mapping[str, Any]) -> Sequence[str]:
+    """Return how a trial's configuration was trained."""
+    shapes: list[str] = definition.get("parallelism") or [SINGLE.strategy]
+    if not (strategies := definition.get("strategies")):
+        return shapes if shapes != [str(AUTO)] else str(AUTO)
+    strategy, devices = strategy_of(config, strategies, ""), shapes[0].partition(":")[2]
+    return f"{strategy}:{devices}" if devices and strategy != SINGLE.strategy else strategy
 
 
 def _epochs(trial: TrialResult, epochs: int | str) -> int:

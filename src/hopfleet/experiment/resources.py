@@ -18,6 +18,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import KFold, folded
+from hopfleet.planner.teams import Scaling
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, most_workers, this_machine
@@ -132,6 +133,8 @@ class WorkerPlan(NamedTuple):
     why: str
     #: How workers train, in turn.
     teams: tuple[TeamShape, ...] = (SINGLE,)
+    #: How fast teams are, if idle devices may join as teams when trials run out.
+    scaling: Scaling | None = None
 
 
 def on_cluster(backend: Backend | type[Backend]) -> bool:
@@ -168,7 +171,9 @@ def plan_workers(
     """Plan the workers of a run; ``workers="auto"`` takes what the machine or cluster offers, at most ``trials``."""
     device, devices = _device(backend, task, device)
     if any(shape.devices != 1 for shape in teams):
-        return _plan_teams(backend, workers, device, devices, threads, trials, teams)
+        if isinstance(backend, Cluster):
+            return _plan_cluster_teams(backend, task, workers, device, threads, trials, teams)
+        return _plan_teams(workers, device, devices, threads, trials, teams)
     if teams != (SINGLE,):
         plan = plan_workers(backend, task, workers=workers, device=device, threads=threads, trials=trials)
         return plan._replace(teams=teams)
@@ -182,8 +187,33 @@ def plan_workers(
     return WorkerPlan(device, count, why)
 
 
+def _plan_cluster_teams(
+    backend: Cluster,
+    task: Task,
+    workers: int | str,
+    device: str,
+    threads: int,
+    trials: int,
+    teams: tuple[TeamShape, ...],
+) -> WorkerPlan:
+    """Plan teams on a cluster. Its backend refuses to start more than fit."""
+    (shape, *others) = teams
+    if others:
+        raise UsageError(
+            f"parallelism={[str(one) for one in teams]}: the workers of a cluster train alike; name one strategy"
+        )
+    if not shape.devices:
+        raise UsageError(
+            f"parallelism={shape.strategy!r}: on a cluster, name the number of devices of each team, as in "
+            f"'{shape.strategy}:2'"
+        )
+    room, why = backend.offer(device, threads, shape.devices, spans=task.framework.spans_nodes(shape.strategy))
+    if isinstance(workers, int):
+        return WorkerPlan(device, workers, "as asked", teams)
+    return WorkerPlan(device, min(room, trials), f"{why}, {shape.devices} devices each", teams)
+
+
 def _plan_teams(
-    backend: Backend,
     workers: int | str,
     device: str,
     devices: int,
@@ -192,11 +222,6 @@ def _plan_teams(
     teams: tuple[TeamShape, ...],
 ) -> WorkerPlan:
     """Plan workers on several devices each. Raise UsageError if a team has too few devices."""
-    if isinstance(backend, Cluster):
-        raise UsageError(
-            f"parallelism={str(teams[0])!r}: workers on backend={backend.name!r} have one device each; use "
-            "backend='local', or parallelism='single'"
-        )
     offer, why = choose_workers(
         this_machine(), device=device, devices=devices, threads=threads, trials=len(teams) * 4096
     )
@@ -239,6 +264,7 @@ def worker_spec(
     device: str,
     spare: int,
     teams: tuple[TeamShape, ...] = (SINGLE,),
+    joining: str = "",
 ) -> WorkerSpec:
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
     options, limit = experiment.worker_options, experiment.run_options.unit_timeout
@@ -265,5 +291,7 @@ def worker_spec(
         checkpoint_every=experiment.run_options.checkpoint_every,
         store=experiment.store,
         teams=teams,
+        joining=joining,
+        strategies=experiment.strategies,
         check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hopfleet.backends.base import Backend
+from hopfleet.backends.base import Backend, Supervisor
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import Message, RunStarted, VersionLost
 from hopfleet.domain.version_ref import VersionRef
@@ -15,14 +15,20 @@ from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.runtime.callbacks import CallbackObserver
 from hopfleet.runtime.loop import Interrupts, Loop
+from hopfleet.runtime.records import HealthRecord, TrialRecords
 from hopfleet.store.base import JournalStore, VersionStore
+from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import MALFORMED
 from hopfleet.version import __version__
 
 
-def observers_of(view: LiveView, callbacks: CallbackObserver) -> list[Observer]:
+def observers_of(view: LiveView, callbacks: CallbackObserver, folder: RunFolder, backend: Backend) -> list[Observer]:
     """Return the observers of a run, in the order in which they hear of messages."""
-    return [view.history, view, *watchers(view), *([callbacks] if callbacks.hooked else [])]
+    return [
+        *(view.history, view, *watchers(view), *([callbacks] if callbacks.hooked else [])),
+        TrialRecords(folder.trials),
+        *([HealthRecord(folder, backend)] if isinstance(backend, Supervisor) else []),
+    ]
 
 
 def run_loop(

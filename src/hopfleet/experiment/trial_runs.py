@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hopfleet.domain.placement import TeamShape
 from hopfleet.experiment.previewing import another_backend, scratch_data
-from hopfleet.experiment.resources import plan_workers, worker_spec
+from hopfleet.experiment.resources import Data, plan_workers, worker_spec
 from hopfleet.forecast.forecast import one_worker
 from hopfleet.forecast.profiling import BATCHES, architectures, trial_for_probe
 from hopfleet.forecast.trial_runs import TrialRun
@@ -32,10 +32,17 @@ def device_count(experiment: Experiment) -> int:
 
 
 def run_trials(
-    experiment: Experiment, place: RunFolder, shapes: Sequence[TeamShape], tell: Callable[[str], None]
+    experiment: Experiment,
+    place: RunFolder,
+    shapes: Sequence[TeamShape],
+    tell: Callable[[str], None],
+    data: Data | None = None,
 ) -> Iterator[TrialRun]:
-    """Train a few mini-batches of each class of configurations with each strategy; keep nothing but the figures."""
-    data = scratch_data(experiment, place)
+    """Train a few mini-batches of each class of configurations with each strategy; keep nothing but the figures.
+
+    ``data`` are those of the experiment, if they are open already.
+    """
+    data = scratch_data(experiment, place) if data is None else data
     configs = architectures(dict(enumerate([*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN])))
     options = experiment.worker_options
     for shape in shapes:
@@ -55,4 +62,4 @@ def run_trials(
             for number, config in configs.items():
                 found = backend.probe(trial_for_probe(number, config), BATCHES)
                 rate = 0.0 if found.error or not found.seconds_per_row else 1.0 / found.seconds_per_row
-                yield TrialRun(config, plan.teams[0], rate, found.memory, found.error)
+                yield TrialRun(config, plan.teams[0], rate, found.memory, found.error, found.open_seconds)

@@ -1,4 +1,4 @@
-"""Clusters to plan for: described in a file, or this machine.
+"""Clusters to plan for: described in a file, the machines of a backend, or this machine.
 
 A file names the nodes and what a byte between them costs::
 
@@ -12,13 +12,16 @@ A file names the nodes and what a byte between them costs::
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from hopfleet.backends.base import Measurable
 from hopfleet.errors import UsageError
 from hopfleet.planner.dike.problem import Cluster, Node
+from hopfleet.support import links
 from hopfleet.support.documents import read_document
 from hopfleet.support.machine import Machine
 
@@ -58,12 +61,38 @@ def read_cluster(path: str | os.PathLike[str], flops: float) -> Cluster:
     return Cluster(nodes, costs, _number(content.get("gpu_flops", flops), "gpu_flops"))
 
 
-def this_cluster(machine: Machine, device: str, devices: int, flops: float) -> Cluster:
-    """Return this machine as a cluster of one node. On a machine without GPUs, all but one core compute."""
-    computing = devices if device != "cpu" else max(1, machine.cores - 1)
-    cores = machine.cores if device != "cpu" else machine.cores + computing
-    node = Node("this machine", cores, computing, machine.memory)
-    return Cluster((node,), ((1 / WITHIN,),), flops)
+def this_cluster(machine: Machine, device: str, devices: int, flops: float, size: int) -> Cluster:
+    """Return this machine as a cluster of one node; the cost of ``size`` bytes between its processes is measured."""
+    node = Node("this machine", machine.cores, 0 if device == "cpu" else devices, machine.memory)
+    return Cluster((_computing(node, device),), ((links.within(size),),), flops)
+
+
+def measured_cluster(backend: Measurable, device: str, flops: float, size: int) -> Cluster:
+    """Return the machines of a backend; the cost of ``size`` bytes between any two of them is measured."""
+    nodes, costs = backend.measure_links(size)
+    useful = [at for at, node in enumerate(nodes) if node.cpus]
+    if not useful:
+        raise UsageError(f"no node of the cluster has a free core (nodes: {len(nodes)}): end what runs there")
+    kept = tuple(tuple(costs[one][other] for other in useful) for one in useful)
+    return Cluster(tuple(_computing(nodes[at], device) for at in useful), kept, flops)
+
+
+def described(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster in the form of a file."""
+    names, costs = [node.name for node in cluster.nodes], cluster.seconds_per_byte
+    rates = {
+        one: {other: 1 / costs[at][to] for to, other in enumerate(names) if to != at} for at, one in enumerate(names)
+    }
+    nodes = [{"name": node.name, "cpus": node.cpus, "gpus": node.gpus, "memory": node.memory} for node in cluster.nodes]
+    return {"gpu_flops": cluster.gpu_flops, "within": 1 / costs[0][0], "links": rates, "nodes": nodes}
+
+
+def _computing(node: Node, device: str) -> Node:
+    """Return a node with its devices. If CPUs train, all but one core compute."""
+    if device != "cpu":
+        return node
+    computing = max(1, node.cpus - 1)
+    return dataclasses.replace(node, cpus=node.cpus + computing, gpus=computing)
 
 
 def _node(described: Mapping[str, Any], number: int) -> Node:

@@ -15,6 +15,7 @@ from typing import Any
 
 from hopfleet.forecast.profiling import Profiles, unsteady
 from hopfleet.forecast.rehearsal import SLOW, Outline, Rehearsal
+from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.monitor.history import History
 from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.wording import duration, makespan, plural, size
@@ -52,6 +53,7 @@ class Preview:
     makespans: Mapping[str, float]  #: the makespan for each value of ``fuse``
     assumed: tuple[str, ...]  #: what the figures rest on
     history: History = field(repr=False, compare=False)
+    teams: TeamChoice | None = None  #: what trial runs of strategies led to, with ``parallelism="auto"``
 
     @property
     def ratio(self) -> float:
@@ -69,7 +71,9 @@ class Preview:
 
     def as_json(self) -> dict[str, Any]:
         """Return all figures as JSON."""
-        names = [each.name for each in dataclasses.fields(self) if each.name not in ("history", "finish", "assumed")]
+        names = [
+            each.name for each in dataclasses.fields(self) if each.name not in ("history", "finish", "assumed", "teams")
+        ]
         figures = {name: getattr(self, name) for name in (*names, "ratio", "mean_utilisation")}
         return {
             **figures,
@@ -78,6 +82,7 @@ class Preview:
             "makespans": dict(self.makespans),
             "finish": self.finish.isoformat(timespec="seconds"),
             "assumed": list(self.assumed),
+            **({} if self.teams is None else {"parallelism": self.teams.as_json()}),
         }
 
     def gantt(self, path: str | os.PathLike[str]) -> Any:
@@ -92,11 +97,13 @@ class Preview:
         busy = sorted(self.utilisation.values())
         evaluations = f" and {plural(self.evaluations, 'evaluation')}" if self.evaluations else ""
         data = f", {size(self.data_bytes)} of partitioned data" if self.data_bytes else ""
+        why = f" ({self.why})" if self.teams is None else ""
         return [
             ("experiment", f"{self.name}: {plural(self.trials, 'trial')} of {plural(self.epochs, 'epoch')}"),
             ("work", f"{plural(self.units, 'unit')}{evaluations}"),
-            ("workers", f"{self.workers} on {self.device} ({self.why}), policy {self.policy}"),
+            ("workers", f"{self.workers} on {self.device}{why}, policy {self.policy}"),
             ("takes", f"{duration(whole)}: {makespan(self.start_up)} to start up, then {makespan(self.makespan)}"),
+            *([] if self.teams is None else self.teams.facts()),
             *([("together", self._gains())] if len(self.makespans) > 1 else []),
             ("done by", f"{self.finish:%Y-%m-%d %H:%M:%S} if started now"),
             ("at best", self._against_bound()),

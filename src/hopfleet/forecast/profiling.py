@@ -29,6 +29,9 @@ MOST = 16
 ARCHITECTURES = 8
 """Maximum number of architectures to check."""
 
+Architecture = tuple[tuple[str, Any], ...]
+"""Names of the values of a configuration, with the values that are not numbers."""
+
 Probe = Callable[[Trial, int], Profile]
 """Builds a trial and times a number of batches of training: ``Backend.probe``."""
 
@@ -114,10 +117,15 @@ def trial_for_probe(number: int, config: Config) -> Trial:
 
 def architectures(configs: Mapping[int, Config]) -> dict[int, Config]:
     """Return one configuration per architecture, by number: those that differ in more than numbers."""
-    found: dict[tuple[tuple[str, Any], ...], int] = {}
+    found: dict[Architecture, int] = {}
     for number, config in configs.items():
-        found.setdefault(tuple(_choices(config)), number)
+        found.setdefault(architecture(config), number)
     return {number: configs[number] for number in list(found.values())[:ARCHITECTURES]}
+
+
+def architecture(config: Config) -> Architecture:
+    """Return what a configuration has beside numbers; equal for configurations of one architecture."""
+    return tuple(_choices(config))
 
 
 def _choices(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,9 @@ A strategy is timed on few devices; its rates on more devices follow from FLEET'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config
@@ -26,6 +27,20 @@ class TrialRun:
     #: Bytes on each device at the peak, as far as known.
     memory: int = 0
     error: str = ""
+    #: Seconds to build the model.
+    open_seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the measurements, ready for JSON."""
+        names = ("rows_per_second", "memory", "error", "open_seconds")
+        return {"config": dict(self.config), "parallelism": str(self.shape)} | {n: getattr(self, n) for n in names}
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> TrialRun:
+        """Return the measurements that ``as_json`` described."""
+        strategy, _, devices = content["parallelism"].partition(":")
+        figures = {key: value for key, value in content.items() if key not in ("config", "parallelism")}
+        return cls(content["config"], TeamShape(strategy, int(devices or 1)), **figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +90,7 @@ def _options(runs: Sequence[TrialRun], share: int) -> Iterator[tuple[TeamShape, 
     found = {run.shape: run.rows_per_second for run in runs}
     yield from ((shape, rate, True) for shape, rate in found.items() if shape.devices <= share)
     for strategy in dict.fromkeys(shape.strategy for shape in found if shape.devices > 1):
-        profiled = _growing([found.get(SINGLE, 0.0), *_rates(found, strategy)])
+        profiled = growing([found.get(SINGLE, 0.0), *_rates(found, strategy)])
         if len(profiled) > 1:
             rates = Rates(strategy, profiled)
             for count in range(len(profiled) + 1, share + 1):
@@ -90,7 +105,7 @@ def _rates(found: dict[TeamShape, float], strategy: str) -> Iterator[float]:
         count += 1
 
 
-def _growing(rates: Sequence[float]) -> tuple[float, ...]:
+def growing(rates: Sequence[float]) -> tuple[float, ...]:
     """Return the rates up to the first that is not above the one before."""
     kept: list[float] = []
     for rate in rates:

@@ -339,6 +339,10 @@ class Framework(TeamTrainer, ABC):
         """Return the peak memory use of a device in bytes since the last call, or 0 if it is not measured."""
         return 0
 
+    def used_memory(self, placement: Placement) -> int:
+        """Return the bytes that this process has on a device, or 0 if it is not known. Called from any thread."""
+        return 0
+
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether an exception means that the device has run out of memory."""
         return False

@@ -25,6 +25,7 @@ from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError, TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
+from hopfleet.frameworks.wrapped import WrappedFramework, WrappedTask
 
 UNITS = "units"
 """Name of the file in a saved version that counts the units of each model."""
@@ -67,34 +68,34 @@ def refuse_folds(folds: int) -> None:
         )
 
 
-class FoldedTask(Task):
+class FoldedTask(WrappedTask):
     """A task with a model for each fold."""
 
     def __init__(self, task: Task, folds: int, partitions: int) -> None:
-        self._task, self._folds, self._partitions = task, folds, partitions
-        self.preload = task.preload
-        self.transform = task.transform
+        super().__init__(task)
+        self._folds, self._partitions = folds, partitions
 
     @property
     def framework(self) -> Framework:
-        return FoldedFramework(self._task.framework, self._folds, self._partitions)
+        return FoldedFramework(self.inner.framework, self._folds, self._partitions)
 
 
-class FoldedFramework(Framework):
+class FoldedFramework(WrappedFramework):
     """The adapter of a task with a model for each fold: it opens sessions of several, and asks the task's own."""
 
     def __init__(self, inner: Framework, folds: int, partitions: int) -> None:
-        self._inner, self._folds, self._partitions = inner, folds, partitions
+        super().__init__(inner)
+        self._folds, self._partitions = folds, partitions
 
     def open(
         self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
     ) -> Session:
         cache = cache or EngineCache()
         sessions = [
-            self._inner.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
+            self.inner.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
             for _ in range(self._folds)
         ]
-        return FoldedSession(self._inner, sessions, self._partitions)
+        return FoldedSession(self.inner, sessions, self._partitions)
 
     def model(self, config: Config, checkpoint: Path) -> NoReturn:
         refuse_folds(self._folds)
@@ -103,39 +104,6 @@ class FoldedFramework(Framework):
     @property
     def fusion_blocker(self) -> str:
         return "the models of its folds train together"
-
-    def devices(self) -> tuple[str, int]:
-        return self._inner.devices()
-
-    def settings(self) -> dict[str, Any]:
-        return self._inner.settings()
-
-    def apply(self, settings: Mapping[str, Any]) -> None:
-        self._inner.apply(settings)
-
-    def modules(self, strategy: str) -> Sequence[str]:
-        return self._inner.modules(strategy)
-
-    def check_shared(self, cache: EngineCache) -> None:
-        self._inner.check_shared(cache)
-
-    def spare_memory(self, placement: Placement) -> int:
-        return self._inner.spare_memory(placement)
-
-    def peak_memory(self, placement: Placement) -> int:
-        return self._inner.peak_memory(placement)
-
-    def out_of_memory(self, error: BaseException) -> bool:
-        return self._inner.out_of_memory(error)
-
-    def broken(self, error: BaseException) -> bool:
-        return self._inner.broken(error)
-
-    def explain(self, error: BaseException) -> None:
-        self._inner.explain(error)
-
-    def free_memory(self) -> None:
-        self._inner.free_memory()
 
 
 class FoldedSession(Session):

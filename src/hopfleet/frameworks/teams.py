@@ -19,6 +19,14 @@ class Membership:
     placement: Placement
     #: On the first member, a socket to each other member in their order; on others, a socket to the first.
     links: Sequence[Connection]
+    #: This process's address on the network that the members share; empty if all are on one machine and share files.
+    address: str = ""
+    #: Members that cannot read the files of the first one, by rank.
+    apart: frozenset[int] = frozenset()
+
+
+class MemberLost(Exception):
+    """Another member of the team is gone."""
 
 
 class Team(ABC):
@@ -53,12 +61,23 @@ class TeamTrainer:
             )
         return SINGLE
 
+    def spans_nodes(self, strategy: str) -> bool:
+        """Whether the members of a team with a strategy may be on several nodes."""
+        return False
+
+    def repeats(self, strategy: str) -> bool:
+        """Whether training again with a strategy gives the same bits."""
+        return True
+
     def modules(self, strategy: str) -> Sequence[str]:
         """Return the modules that workers with a strategy import before they fork."""
         return ()
 
     def join(self, membership: Membership) -> Team:
-        """Form a team with other processes, which call this method at the same time."""
+        """Form a team with other processes, which call this method at the same time.
+
+        Raise MemberLost if one of them ends meanwhile.
+        """
         raise NotImplementedError("a framework with strategies for teams must implement Framework.join")
 
     def follow(self, team: Team) -> None:

@@ -25,6 +25,8 @@ class Scaling:
     #: Rates on 1, 2, 3 ... devices; only their ratios matter.
     rates: Rates
     form_seconds: float = 0.0
+    #: The largest team; 0 for no limit.
+    most: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.form_seconds < float("inf"):
@@ -32,7 +34,7 @@ class Scaling:
 
     def speed(self, devices: int) -> float:
         """Return how many times faster a team is than one device."""
-        return self.rates(devices) / self.rates(1)
+        return self.rates(min(devices, self.most or devices)) / self.rates(1)
 
     def shape(self, devices: int) -> TeamShape:
         return TeamShape(self.strategy, devices) if devices > 1 else SINGLE

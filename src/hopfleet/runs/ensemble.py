@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset
 from hopfleet.domain.rowsum import RowSum, means
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Framework, Task
 from hopfleet.phrases import shown
-from hopfleet.runs.evaluation import opened_data, recipe_of
+from hopfleet.runs.evaluation import measure_ensemble
 from hopfleet.runs.exporting import Exported, export_models, joined_model
+from hopfleet.runs.place import Place
 from hopfleet.runs.prediction import predict
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
@@ -60,20 +62,28 @@ class Ensemble:
         """The models as one, on the CPU."""
         return joined_model(self.results, self.weights, self._task, logits=self.logits)
 
-    def test(self, data: Any = None) -> dict[str, float]:
-        """Return the metrics on new data, by default on the validation data; data as in ``trial.test``.
+    def test(
+        self, data: Any = None, *, workers: int | str = "auto", backend: Backend | str = "local"
+    ) -> dict[str, float]:
+        """Return the metrics on new data, by default on the validation data; see ``Results.test``.
 
-        Every row is read once, in this process.
+        Every row is read once.
         """
-        if data is None:
-            return self._tested(self._valid())
-        train = find_data(self.results.folder, "train")
-        with opened_data(data, train.columns, recipe_of(train)) as opened:
-            return self._tested(opened)
+        found = self._valid() if data is None else data
+        return measure_ensemble(self.results, found, self.weights, self.logits, self._task, Place(workers, backend))
 
-    def predict(self, data: Any, *, to: str | os.PathLike[str] | None = None, batch_size: int = 1024) -> Any:
-        """Return the predictions for new rows, or write them to a file; see ``trial.predict``."""
-        return predict(self._task, lambda: self.model, data, self.results.folder, to=to, batch_size=batch_size)
+    def predict(
+        self,
+        data: Any,
+        *,
+        to: Any = None,
+        batch_size: int = 1024,
+        workers: int | str = "auto",
+        backend: Backend | str = "local",
+    ) -> Any:
+        """Return the predictions for new rows, or write them; see ``trial.predict``. Every row is read once."""
+        place = Place(workers, backend)
+        return predict(self.results, self.weights, data, to, self._task, place, batch_size, logits=self.logits)
 
     def export(self, path: str | os.PathLike[str], *, format: str = "bundle") -> Exported:  # noqa: A002
         """Write the ensemble as one model: a bundle by default, or another format of ``trial.export``."""
@@ -101,10 +111,6 @@ class Ensemble:
         dtypes = {name: column.dtype for name, column in data.columns.items()}
         with self.results.best.opened(self._task) as (framework, config, _):
             return framework, framework.measuring(config, dtypes)
-
-    def _tested(self, data: Dataset) -> dict[str, float]:
-        _, measure = self._measure(data)
-        return total(measure(self.model, batch) for batch in self._batches(data))
 
     def _selected(self, names: Sequence[str]) -> list[int]:
         """Return how often the greedy selection takes each trial."""

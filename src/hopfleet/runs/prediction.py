@@ -1,59 +1,113 @@
-"""Predictions of a trained model for new rows, in the order of the rows."""
+"""Predictions of trained models for new rows, in the order of the rows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from hopfleet.data import Dataset
-from hopfleet.errors import HopfleetError, TaskError, UsageError
-from hopfleet.frameworks.base import Batch, Task
-from hopfleet.runs.evaluation import opened_data, recipe_of
+from hopfleet.errors import UsageError
+from hopfleet.frameworks.base import Task
+from hopfleet.phrases import shown
+from hopfleet.runs.evaluation import open_data, recipe_of
+from hopfleet.runs.exporting import joined_model
+from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
+from hopfleet.runs.place import Place
+from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
-from hopfleet.store.folder import RunFolder
-from hopfleet.support.files import write_atomically
-from hopfleet.support.user_code import describe_with_place
-
-COLUMN = "prediction"
-"""The column of predictions that are one array."""
+from hopfleet.worker.inference import InferenceTask, Output, predicted, stored, write
 
 ENDINGS = (".parquet", ".csv", ".arrow")
 
 
-def check_target(to: str | os.PathLike[str] | None) -> Path | None:
-    """Return the file to write, or None. Raise UsageError for a name whose ending tells no format."""
-    if to is None:
+def check_target(to: Any) -> Path | None:
+    """Return the file or folder to write; None if predictions are returned. Raise UsageError for any other target."""
+    if to is None or to is iter or (isinstance(to, type) and to.__name__ == "DataFrame"):
         return None
+    if not isinstance(to, str | os.PathLike):
+        raise UsageError(f"to={shown(to)}: must be a file, a folder, pandas.DataFrame, iter, or None for a table")
     path = Path(to).expanduser()
-    if path.suffix not in ENDINGS:
-        raise UsageError(f"to={os.fspath(to)!r}: must end in {', '.join(ENDINGS)}, which tells the format")
+    if path.suffix and path.suffix not in ENDINGS:
+        raise UsageError(
+            f"to={os.fspath(to)!r}: must end in {', '.join(ENDINGS)}, which tells the format, or be a folder, whose "
+            "name has no ending"
+        )
+    if not path.suffix and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"to={os.fspath(to)!r}: exists already; remove it, or give the name of a new folder")
     return path
 
 
 def predict(
-    task: Task,
-    model: Callable[[], Any],
+    results: Results,
+    weights: Mapping[str, float],
     data: Any,
-    folder: RunFolder,
-    *,
-    to: str | os.PathLike[str] | None,
+    to: Any,
+    task: Task,
+    place: Place,
     batch_size: int,
+    *,
+    logits: bool = False,
 ) -> Any:
-    """Return the predictions of a run's model for new rows as a table, or write them and return their number."""
-    path, train = check_target(to), find_data(folder, "train")
-    found = model()
-    with opened_data(data, train.columns, recipe_of(train), labelled=False) as opened:
-        return collected(predictions(task, found, opened, batch_size), path)
+    """Return the predictions of a run's model, or of an ensemble, for new rows; or write them and return their number.
+
+    Every row is read once, and workers share the partitions.
+    """
+    path, train = check_target(to), find_data(results.folder, "train")
+    if to is iter:
+        model = joined_model(results, weights, task, logits=logits)
+        return _iterated(task, model, data, train, batch_size)
+    first = candidate(results, next(iter(weights)))
+    work = job(results, weights, data, task, logits=logits, batch_size=batch_size)
+    with space_for(path, work) as space:
+        opened = pieces(open_data(data, train.columns, recipe_of(train), space / "data", labelled=False))
+        output = output_in(space, opened, ".arrow" if path is None or path.suffix else ".parquet")
+        working = InferenceTask(task, output, members(results, weights), logits=logits)
+        run_units(
+            [first],
+            opened,
+            space,
+            folder=results.folder,
+            task=working,
+            definition=results.definition,
+            place=place,
+            batch_size=batch_size,
+        )
+        return _finished(output, opened, path, to)
+
+
+def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
+    """Put the predictions for all partitions together."""
+    made = (batch for part in range(len(data)) for batch in stored(output.file(part)))
+    if path is None:
+        # The files are about to be removed: a table of their mapped pages would lose its rows.
+        table = pa.Table.from_batches([pa.concat_batches([batch]) for batch in made])
+        return table if to is None else table.to_pandas()
+    if path.suffix:
+        return write(made, path)
+    if path.exists():
+        path.rmdir()
+    shutil.move(output.folder, path)
+    return data.rows
+
+
+def _iterated(task: Task, model: Any, data: Any, train: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
+    with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
+        opened = open_data(data, train.columns, recipe_of(train), Path(folder) / "data", labelled=False)
+        yield from predictions(task, model, opened, batch_size)
 
 
 def collected(made: Iterator[pa.RecordBatch], path: Path | None) -> Any:
     """Return predictions as a table, or write them to a file and return their number."""
-    return pa.Table.from_batches(made) if path is None else write(made, path)
+    if path is None:
+        return pa.Table.from_batches(made)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write(made, path)
 
 
 def predictions(task: Task, model: Any, data: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
@@ -61,75 +115,3 @@ def predictions(task: Task, model: Any, data: Dataset, batch_size: int) -> Itera
     for part in range(len(data)):
         for batch in data.batches(part, batch_size=batch_size):
             yield predicted(task, model, batch)
-
-
-def predicted(task: Task, model: Any, batch: Batch) -> pa.RecordBatch:
-    """Return the predictions for one batch."""
-    rows = len(next(iter(batch.values())))
-    given = batch if task.transform is None else task.transform(batch, None)
-    try:
-        made = task.predict(model, given)
-    except HopfleetError:
-        raise
-    except Exception as error:
-        raise TaskError(f"predict() failed: {describe_with_place(error)}") from error
-    named = made if isinstance(made, Mapping) else {COLUMN: made}
-    return pa.RecordBatch.from_pydict({str(name): _column(name, value, rows) for name, value in named.items()})
-
-
-def _column(name: str, value: Any, rows: int) -> Any:
-    detached = value.detach().cpu().numpy() if hasattr(value, "detach") else value
-    array = detached if isinstance(detached, list) else np.asarray(detached)
-    if np.ndim(array) == 0 or len(array) != rows:
-        raise TaskError(
-            f"predict() returned {np.shape(array)} as {name!r} for {rows} rows; return a value for each row"
-        )
-    if isinstance(array, list):
-        return pa.array(array)
-    if array.ndim == 1:
-        return pa.array(array)
-    flat = np.ascontiguousarray(array).reshape(rows, -1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
-
-
-def write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
-    """Write predictions to a file, which is complete or absent; return the number of rows."""
-    from pyarrow import csv, parquet
-
-    written = 0
-
-    def fill(beside: Path) -> None:
-        nonlocal written
-        first = next(batches)
-        if path.suffix == ".csv":
-            first = _flat(first)
-            opened: Any = csv.CSVWriter(str(beside), first.schema)
-        elif path.suffix == ".parquet":
-            opened = parquet.ParquetWriter(str(beside), first.schema)
-        else:
-            opened = pa.ipc.new_file(str(beside), first.schema)
-        with opened as writer:
-            while True:
-                writer.write_batch(first)
-                written += first.num_rows
-                following = next(batches, None)
-                if following is None:
-                    return
-                first = _flat(following) if path.suffix == ".csv" else following
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, fill, durable=False)
-    return written
-
-
-def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch in which each column of lists is one column per item, as CSV needs."""
-    columns: dict[str, Any] = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not pa.types.is_fixed_size_list(column.type):
-            columns[name] = column
-            continue
-        width = column.type.list_size
-        items = np.asarray(column.flatten()).reshape(-1, width)
-        columns |= {f"{name}_{number}": pa.array(items[:, number]) for number in range(width)}
-    return pa.RecordBatch.from_pydict(columns)

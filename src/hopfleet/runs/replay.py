@@ -3,7 +3,8 @@
 A trial's arithmetic depends only on its configuration, its seed, the data and the order of its visits. The run folder
 holds all of them. So a replay makes no decisions: it sends the visits that count to any workers, trial by
 trial and in the recorded order, and compares the SHA-256 of the models with the journal's. A clone starts with the same
-version of its parent as before. Models do not depend on evaluations, so nothing is evaluated, and nothing is kept.
+version of its parent as before. Models do not depend on evaluations, so nothing is evaluated, and only the verdicts are
+kept.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import registry
+from hopfleet.support.clock import now
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.spec import WorkerSpec
 
@@ -97,12 +99,20 @@ def replay(
             f"{results.name}: was trained with fuse='fast', where the last bits depend on the trials that trained "
             "together; only experiments with fuse='exact' or 'off' can be replayed"
         )
-    plan = _Plan(results.refresh(), trials)
+    plan = _Plan(results.refresh(), trials, lambda strategy: results.find_task(task).framework.repeats(strategy))
     data, notes = _data(results, train)
     if plan.courses:
         with _temporary(results.folder) as place:
             _rehearse(plan, place, results, results.find_task(task), data, workers, _backend(backend), tell)
-    return Replay(results.name, plan.outcome(), notes)
+    found = Replay(results.name, plan.outcome(), notes)
+    results.folder.keep_replays({each.trial: _verdict(each) for each in found.trials if each.verdict != "skipped"})
+    return found
+
+
+def _verdict(replayed: Replayed) -> dict[str, Any]:
+    """Return what the page shows of a replay."""
+    versions = [each.version for each in replayed.versions]
+    return {"time": now(), "verdict": replayed.verdict, "versions": versions, "reason": replayed.reason}
 
 
 def _data(results: Results, train: Any) -> tuple[Dataset, list[str]]:
@@ -207,7 +217,7 @@ def _shapes(courses: Iterable[Course], name: str, devices: int, device: str) -> 
 class _Plan:
     """The trials to train again, each up to the last version that is compared or lent."""
 
-    def __init__(self, results: Results, chosen: Sequence[str]) -> None:
+    def __init__(self, results: Results, chosen: Sequence[str], repeats: Callable[[str], bool]) -> None:
         self._history = results.history
         every: dict[str, Course] = {}
         if has_journal(results.folder):
@@ -217,6 +227,16 @@ class _Plan:
             if name not in every:
                 results[name]  # raises NotFound
         self._names = list(dict.fromkeys(chosen)) or list(every)
+        used = {shape.strategy for course in every.values() for shape in course.shapes.values()}
+        varying = {strategy for strategy in used if not repeats(strategy)}
+        #: A strategy that gives other bits each time, for the trials that it has trained.
+        self._varying = {
+            name: shape.strategy
+            for name, course in every.items()
+            for shape in course.shapes.values()
+            if shape.strategy in varying
+        }
+        self._parents = {name: course.trial.parent.trial for name, course in every.items() if course.trial.parent}
         #: The trials to train: those to compare, and their ancestors.
         self.courses: dict[str, Course] = {}
         for name in self._names:
@@ -230,6 +250,11 @@ class _Plan:
             return "was deleted"
         if trial.state is TrialState.FAILED:
             return "failed"
+        origin: str | None = name
+        while origin is not None:  # or one of the trials that it was cloned from
+            if strategy := self._varying.get(origin):
+                return f"was trained with {strategy!r}, which gives other bits each time"
+            origin = self._parents.get(origin)
         return "" if trial.saved else "has no saved model"
 
     def _want(self, every: dict[str, Course], name: str, versions: set[int]) -> None:

@@ -9,31 +9,27 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Never
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
-from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
-from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
-from hopfleet.frameworks.base import Framework, Task
-from hopfleet.frameworks.folds import refuse_folds
+from hopfleet.errors import HopfleetError, JournalError, NotFound, UsageError, describe
+from hopfleet.frameworks.base import Task
 from hopfleet.monitor.charts.canvas import save
-from hopfleet.monitor.history import Span, TrialHistory
-from hopfleet.monitor.page import results_html, trial_html
+from hopfleet.monitor.history import Span
+from hopfleet.monitor.page import results_html
 from hopfleet.phrases import did_you_mean, shown
+from hopfleet.runs.place import Place
 from hopfleet.runs.state import empty_history
+from hopfleet.runs.trial_result import TrialResult
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
-from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
+from hopfleet.support.files import read_json
 from hopfleet.support.text import visible
-from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:
     from hopfleet.backends.base import Backend
-    from hopfleet.runs.exporting import Exported
     from hopfleet.runs.verify import Verdict
 
 
@@ -41,174 +37,6 @@ if TYPE_CHECKING:
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
-
-
-class TrialResult(Signposted):
-    """One trial: its configuration, its metrics and its model."""
-
-    ELSEWHERE: ClassVar = {
-        **dict.fromkeys(("params", "hyperparameters"), "trial.config"),
-        **dict.fromkeys(("value", "values", "score", "metric"), "trial.metrics"),
-    }
-
-    def __init__(self, results: Results, trial: TrialHistory) -> None:
-        self._results = results
-        self._trial = trial
-
-    def _elsewhere(self, name: str) -> str:
-        if name in self.metrics:
-            return f"trial.metrics[{name!r}]"
-        return f"trial.config[{name!r}]" if name in self.config else super()._elsewhere(name)
-
-    def __getitem__(self, name: str) -> Never:
-        where = self._elsewhere(name) or "trial.config[NAME] or trial.metrics[NAME]"
-        raise TypeError(f"{type(self).__name__!r} object is not subscriptable; write {where}")
-
-    @property
-    def id(self) -> str:
-        return self._trial.id
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return self._trial.config
-
-    @property
-    def seed(self) -> int:
-        """The seed of Python's, numpy's and the framework's random generators before ``build``."""
-        return self._trial.seed
-
-    @property
-    def state(self) -> TrialState:
-        return self._trial.state
-
-    @property
-    def error(self) -> str | None:
-        """Why the trial failed, with the traceback if there is one; None if the trial has not failed."""
-        if self._trial.error and self._trial.traceback:
-            return f"{self._trial.error}\n\n{self._trial.traceback}"
-        return self._trial.error
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """The metrics of each epoch."""
-        return [{"epoch": row.epoch, **row.metrics} for row in self._trial.epochs_done]
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The metrics of the best epoch."""
-        return dict(self._trial.best.metrics) if self._trial.best is not None else {}
-
-    @property
-    def best_epoch(self) -> int | None:
-        return self._trial.best.epoch if self._trial.best is not None else None
-
-    @property
-    def origin(self) -> str:
-        """Where the trial comes from: ``search``, ``point`` (a point to try first), ``clone`` or ``person``."""
-        return self._trial.origin
-
-    @property
-    def parent(self) -> str | None:
-        """The trial that this one was cloned from."""
-        return self._trial.parent or None
-
-    @property
-    def begins(self) -> int:
-        """The epoch of the parent from which a warm clone continues; 0 for all other trials."""
-        return self._trial.begins
-
-    @property
-    def visits(self) -> list[list[int]]:
-        """The partitions in the order visited, one list per epoch, without visits inherited from a parent."""
-        return self._trial.visits
-
-    @property
-    def checkpoint(self) -> Path:
-        """The safetensors file of the best epoch."""
-        return self._file(self._trial.best.version if self._trial.best is not None else None, "best")
-
-    @property
-    def last_checkpoint(self) -> Path:
-        """The safetensors file of the last epoch trained."""
-        return self._file(max(self._trial.saved, default=None), "last")
-
-    def model(self, task: Task | None = None) -> Any:
-        """Return the model of the best epoch, ready to predict."""
-        with self.opened(task) as (framework, config, checkpoint):
-            return framework.model(config, checkpoint)
-
-    def export(
-        self,
-        path: str | os.PathLike[str],
-        task: Task | None = None,
-        *,
-        format: str | None = None,  # noqa: A002
-    ) -> Exported:
-        """Write the model of the best epoch to a file that can be loaded without Hopfleet, or to a bundle.
-
-        By default the file has the weights in the framework's own format; with PyTorch, the model's own state dict for
-        ``safetensors.torch.load_file``. Other formats are "safetensors", "torch" (``torch.load``), "torch.export" and
-        "onnx" (whole programs), and "bundle": a folder for ``hop.load_bundle``. What was written is read back, and the
-        largest deviation of its outputs on a few training rows is returned.
-        """
-        from hopfleet.runs.exporting import export_models
-
-        return export_models(self._results, {self.id: 1.0}, path, format, self._results.find_task(task))
-
-    def test(
-        self, data: Any, *, task: Task | None = None, workers: int | str = "auto", backend: Backend | str = "local"
-    ) -> dict[str, float]:
-        """Return the metrics of the best epoch's model on new data; see ``Results.test``."""
-        return self._results.test(data, [self.id], task=task, workers=workers, backend=backend)[self.id]
-
-    def predict(
-        self, data: Any, *, to: str | os.PathLike[str] | None = None, task: Task | None = None, batch_size: int = 1024
-    ) -> Any:
-        """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
-
-        ``data`` is as in ``test``; raw data may lack the labels of its recipe. The task's ``predict(model, batch)``
-        makes the predictions, in this process. With ``to``, they are written to a .parquet, .csv or .arrow file
-        instead, a batch at a time, and the number of rows is returned.
-        """
-        from hopfleet.runs.prediction import predict
-
-        found = self._results.find_task(task)
-        return predict(found, lambda: self.model(found), data, self._results.folder, to=to, batch_size=batch_size)
-
-    @contextlib.contextmanager
-    def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
-        """Yield the framework with the settings of the run in place, the configuration and the best version."""
-        refuse_folds(self._results.definition.get("folds", 0))
-        path = self.checkpoint
-        assert self._trial.best is not None
-        check(path, self._trial.saved[self._trial.best.version].digest)
-        config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
-        framework = self._results.find_task(task).framework
-        with framework.applied(self._results.definition.get("settings", {})):
-            yield framework, config, path
-
-    def log(self) -> str:
-        """Return the output of the trial's code."""
-        path = self._results.folder.logs / f"{self.id}.log"
-        return path.read_text(errors="replace") if path.is_file() else ""
-
-    def _file(self, version: int | None, which: str) -> Path:
-        if version is None:
-            raise NotFound(f"{self.id} has no {which} checkpoint: it is {self.state.value} without a finished epoch")
-        folder, saved = self._results.folder.checkpoints, self._trial.saved.get(version)
-        if saved is None:
-            raise CheckpointError(f"{folder / self.id}: version {version} is not saved")
-        path = Versions(folder).path(saved.ref, durable=True)
-        if not path.is_file():
-            raise CheckpointError(f"{path}: is missing")
-        return path
-
-    def __repr__(self) -> str:
-        metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
-        return visible(f"<TrialResult {self.id} {self.state.value} {metrics}>")
-
-    def _repr_html_(self) -> str:
-        return trial_html(self._trial, self._results.name)
 
 
 class Results(Signposted):
@@ -365,12 +193,17 @@ class Results(Signposted):
         """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first.
 
         ``data`` is a data set, its folder, or any source of ``hop.partition``. If ``hop.prepare`` made the training
-        data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
-        trials' best epochs, a partition at a time.
+        data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the best
+        epochs, a partition at a time. A killed call goes on when it is made again.
         """
         from hopfleet.runs.evaluation import measure_trials
 
-        return measure_trials(self, data, trials, top=top, task=self.find_task(task), workers=workers, backend=backend)
+        return measure_trials(self, data, trials, top, self.find_task(task), Place(workers, backend))
+
+    @property
+    def tests(self) -> list[dict[str, Any]]:
+        """The tests of trials and ensembles so far, in order: the time, data, models and metrics of each."""
+        return sorted((read_json(path) for path in self.folder.tests.glob("*.json")), key=lambda each: each["time"])
 
     def refit(
         self,
@@ -431,8 +264,7 @@ class Results(Signposted):
         return self.folder.plots / name
 
     def __repr__(self) -> str:
-        state = "finished" if self.finished else "unfinished"
-        return visible(f"<Results {self.name}: {len(self.history.trials)} trials, {state}>")
+        return visible(f"<Results {self.name}: {len(self)} trials, {'' if self.finished else 'un'}finished>")
 
     def _repr_html_(self) -> str:
         return results_html(self.history)

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Self, TypeVar
 
-from hopfleet.backends.base import Backend, Cluster
+from hopfleet.backends.base import Backend, Cluster, FormsTeams
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
     CopyVersion,
     DropVersion,
     Event,
     Finish,
+    FormTeams,
     Message,
     RequestMade,
     RunUnit,
@@ -41,8 +42,8 @@ from hopfleet.support.files import back_off, trouble
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 0.2
-"""Longest wait in seconds for an event, after which signals and observers get their turn."""
+WAIT_SECONDS = 0.1
+"""Longest wait in seconds for an event, after which requests, signals and observers get their turn."""
 
 AWAY_SECONDS = 1.0
 """Most seconds between two looks at the stopwatch that count as running time; the process may have been suspended."""
@@ -141,6 +142,7 @@ class Loop:
             TrialEnded: lambda decision: self._chores.add(partial(self._versions.collect, decision.trial)),
             TrialDeleted: lambda decision: self._chores.add(partial(self._versions.forget, decision.trial)),
             CopyVersion: lambda command: self._own.append(self._copied(command)),
+            FormTeams: self._form_teams,
             Finish: self._finish,
         }
 
@@ -148,6 +150,10 @@ class Loop:
         if not command.lookahead:
             self._begin(command.worker)
         self._driver.send(command)
+
+    def _form_teams(self, command: FormTeams) -> None:
+        assert isinstance(self._backend, FormsTeams), f"backend={self._backend.name!r} cannot form teams"
+        self._backend.form_teams(command.shapes)
 
     def _begin(self, worker: str) -> None:
         self._stopwatch.start(worker)

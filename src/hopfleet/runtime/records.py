@@ -1,19 +1,27 @@
-"""Records of trials: one small file per trial in the run folder, which outlives a lost journal.
+"""Small files beside the journal: a record of each trial, and how the workers are.
 
-The journal alone says what happened. A record repeats what a user would miss most: the configuration and the metrics
-of the best and of the last epoch. Only ``hopfleet recover`` reads records.
+The journal alone says what happened. A record of a trial repeats what a user would miss most if the journal were lost:
+the configuration and the metrics of the best and of the last epoch. Only ``hopfleet recover`` reads it. The health of
+workers is not worth a message; the page reads it while the experiment runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time as clocks
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hopfleet.backends.base import Supervisor
 from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialDeleted, TrialEnded
 from hopfleet.monitor.observer import Observer
+from hopfleet.store.folder import RunFolder
 from hopfleet.support.files import write_text
+
+HEALTH_SECONDS = 1.0
+"""Seconds between two records of the health of workers."""
 
 
 class TrialRecords(Observer):
@@ -58,3 +66,17 @@ class TrialRecords(Observer):
         text = json.dumps(self._records[trial]) + "\n"
         self._folder.mkdir(exist_ok=True, mode=0o700)
         write_text(path, text, durable=False)
+
+
+class HealthRecord(Observer):
+    """Writes how the workers are, every few seconds."""
+
+    def __init__(self, folder: RunFolder, backend: Supervisor) -> None:
+        self._folder = folder
+        self._backend = backend
+        self._due = 0.0
+
+    def refresh(self) -> None:
+        if clocks.monotonic() >= self._due:
+            self._due = clocks.monotonic() + HEALTH_SECONDS
+            self._folder.keep_health({each.worker: asdict(each) for each in self._backend.health()})

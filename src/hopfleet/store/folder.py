@@ -9,8 +9,12 @@ NAME/
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
+  tests/            metrics of trials and ensembles on other data
   prediction.json   the forecast made before the first unit, if configurations were profiled
   profile.json      the profile of configurations: seconds and bytes
+  trial_runs.json   rates of strategies for teams, with parallelism="auto"
+  workers.json      how the workers of a run are, every few seconds: memory, last sign of life
+  replays.json      verdicts of replays, by trial
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 
@@ -70,6 +74,9 @@ class RunFolder:
         self.journal_file = path / "journal.sqlite"
         self.prediction_file = path / "prediction.json"
         self.profile_file = path / "profile.json"
+        self.trial_runs_file = path / "trial_runs.json"
+        self.health_file = path / "workers.json"
+        self.replays_file = path / "replays.json"
         self.checkpoints = path / "checkpoints"
         self.shared = self.checkpoints / SHARED
         self.best = path / "best"
@@ -77,6 +84,7 @@ class RunFolder:
         self.logs = path / "logs"
         self.data = path / "data"
         self.plots = path / "plots"
+        self.tests = path / "tests"
         #: Whether the folder was empty when or after it was locked, so that this process wrote everything in it.
         self._emptied = False
 
@@ -161,10 +169,31 @@ class RunFolder:
 
     def profile(self) -> dict[str, Any]:
         """Return the measured profiles; empty if they cannot be read, since they can be measured again."""
-        with contextlib.suppress(OSError, ValueError):
-            profile = read_json(self.profile_file)
-            return profile if isinstance(profile, dict) else {}
-        return {}
+        return _measured(self.profile_file)
+
+    def keep_trial_runs(self, runs: dict[str, Any]) -> None:
+        """Write the trial runs of strategies, if the disk takes them: a run does not depend on the file."""
+        _write_json(self.trial_runs_file, runs)
+
+    def trial_runs(self) -> dict[str, Any]:
+        """Return the trial runs of strategies; empty if they cannot be read, since they can be repeated."""
+        return _measured(self.trial_runs_file)
+
+    def keep_replays(self, verdicts: dict[str, Any]) -> None:
+        """Add verdicts of replays, by trial, if the disk takes them."""
+        _write_json(self.replays_file, {**self.replays(), **verdicts})
+
+    def replays(self) -> dict[str, Any]:
+        """Return the last verdict of each trial that was replayed; empty if they cannot be read."""
+        return _measured(self.replays_file)
+
+    def keep_health(self, health: dict[str, Any]) -> None:
+        """Write how the workers are, if the disk takes it: a run does not depend on the file."""
+        _write_json(self.health_file, health)
+
+    def health(self) -> dict[str, Any]:
+        """Return how the workers are, by name, while a process runs the experiment; empty if that is not known."""
+        return _measured(self.health_file) if self.running else {}
 
     def clear(self, keep: Collection[str] = (LOCK, MARKER)) -> None:
         """Delete everything of a run except the lock, the marker and what else to ``keep``, without following links.
@@ -313,6 +342,13 @@ def runs() -> Iterator[RunFolder]:
 def check_trusted(folder: RunFolder) -> None:
     """Raise UsageError unless only this user could have written a definition, whose code is about to run."""
     check_private(folder.path, folder.definition_file)
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        measured = read_json(path)
+        return measured if isinstance(measured, dict) else {}
+    return {}
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

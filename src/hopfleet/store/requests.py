@@ -38,6 +38,8 @@ class Requests:
         self._database = database
         #: Number of the last request in the journal; None until it is needed.
         self._taken: int | None = None
+        #: The last message when a request was made through this object, by the request's number: its answer is later.
+        self._before: dict[int, int] = {}
 
     def create(self) -> None:
         """Create the table. Journals of early releases have none."""
@@ -46,9 +48,11 @@ class Requests:
     def ask(self, who: str, request: str, arguments: Mapping[str, Any]) -> int:
         with _readable():
             self.create()
+            (last,) = self._database.execute("SELECT max(number) FROM messages").fetchone()
             row = (clocks.time(), who, request, json.dumps(arguments))
             number = self._database.execute(INSERT, row).lastrowid
         assert number is not None
+        self._before[number] = last or 0
         return number
 
     def taken(self, number: int) -> None:
@@ -77,9 +81,10 @@ class Requests:
             return [_request(row, answers.get(row[0])) for row in self._rows(0)]
 
     def answer(self, number: int) -> RequestAnswered | None:
-        query = "SELECT body FROM messages WHERE kind = ? AND json_extract(body, '$.number') = ?"
+        query = "SELECT body FROM messages WHERE number > ? AND kind = ? AND json_extract(body, '$.number') = ?"
         with _readable():
-            row = self._database.execute(query, (kind_of(RequestAnswered), number)).fetchone()
+            values = (self._before.get(number, 0), kind_of(RequestAnswered), number)
+            row = self._database.execute(query, values).fetchone()
             return None if row is None else _answer(row)
 
     def _rows(self, after: int) -> list[Row]:

@@ -12,6 +12,14 @@ def stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def resident_memory() -> int:
+    """Return the bytes of this process that are in memory, or 0 where the system does not tell (only Linux does)."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
 def identity(pid: int) -> str:
     """Return a text that names a process and no other, empty where the system does not tell (only Linux does)."""
     try:

@@ -50,15 +50,16 @@ def open_by_name(task: TorchTask, team: TorchTeam) -> Callable[..., TorchSession
 
 
 def with_team(
-    task: TorchTask, size: int, work: Callable[[TorchTeam, list[int]], Any], opener: Open = open_by_name
+    task: TorchTask, size: int, work: Callable[[TorchTeam, list[int]], Any], opener: Open = open_by_name, at: str = ""
 ) -> Any:
     """Form a team on the CPU and do some work in its first member; return what ``work`` returns, or raise its error.
 
-    ``work`` takes the first member's team and the process ids of the other members.
+    ``work`` takes the first member's team and the process ids of the other members. With an address ``at`` which they
+    meet, the members share no files, as if each were on a machine of its own.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_lead, args=(task, size, work, opener, theirs))
+    process = context.Process(target=_lead, args=(task, size, work, opener, at, theirs))
     process.start()
     theirs.close()
     try:
@@ -73,18 +74,18 @@ def with_team(
 
 
 def _lead(
-    task: TorchTask, size: int, work: Callable[[TorchTeam, list[int]], Any], opener: Open, answer: Connection
+    task: TorchTask, size: int, work: Callable[[TorchTeam, list[int]], Any], opener: Open, at: str, answer: Connection
 ) -> None:
     torch.set_num_threads(1)
     placement = Placement(("cpu",) * size)
     pairs = [socket.socketpair() for _ in range(size - 1)]
-    pids = [_follow(task, rank, placement, pairs, opener) for rank in range(1, size)]
+    pids = [_follow(task, rank, placement, pairs, opener, at) for rank in range(1, size)]
     links = []
     for mine, theirs in pairs:
         theirs.close()
         links.append(Connection(mine.detach()))
     try:
-        answer.send((True, work(TorchTeam(Membership(0, placement, links)), pids)))
+        answer.send((True, work(_joined(0, placement, links, at), pids)))
     except BaseException as error:
         answer.send((False, error))
     finally:
@@ -95,7 +96,12 @@ def _lead(
 
 
 def _follow(
-    task: TorchTask, rank: int, placement: Placement, pairs: list[tuple[socket.socket, socket.socket]], opener: Open
+    task: TorchTask,
+    rank: int,
+    placement: Placement,
+    pairs: list[tuple[socket.socket, socket.socket]],
+    opener: Open,
+    at: str,
 ) -> int:
     """Fork another member; return its process id."""
     pid = os.fork()
@@ -106,10 +112,15 @@ def _follow(
             mine.close()
             if number != rank:
                 theirs.close()
-        team = TorchTeam(Membership(rank, placement, [Connection(pairs[rank - 1][1].detach())]))
+        team = _joined(rank, placement, [Connection(pairs[rank - 1][1].detach())], at)
         team.follow(opener(task, team))
     finally:
         os._exit(0)
+
+
+def _joined(rank: int, placement: Placement, links: list[Connection], at: str) -> TorchTeam:
+    apart = frozenset(range(1, len(placement.devices))) if at else frozenset()
+    return TorchTeam(Membership(rank, placement, links, at, apart))
 
 
 class SuiteBatches(list[dict[str, Any]]):

@@ -1,14 +1,16 @@
-"""A tracker for MLflow: a parent run for the experiment, and a child run for each trial."""
+"""A tracker for MLflow: a parent run for the experiment and a child run for each trial, both with artefacts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import MissingExtra
 from hopfleet.monitor.wording import flatten
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
+from hopfleet.store.folder import RunFolder
 from hopfleet.trackers.base import Tracker
 
 LONGEST_VALUE = 500
@@ -20,7 +22,8 @@ STATES = {"completed": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 class MLflow(Tracker):
     """Logs to the server or database ``uri``: MLFLOW_TRACKING_URI, or ``mlflow.db`` in the run folder.
 
-    A run that continues finds its runs by their tags, and logs only epochs that they do not have.
+    A run that continues finds its runs by their tags, and logs only epochs that they do not have. The artefacts are the
+    definition of the experiment, and the configuration and the log of each trial that has ended.
     """
 
     def __init__(self, uri: str | None = None, experiment: str | None = None) -> None:
@@ -28,18 +31,20 @@ class MLflow(Tracker):
         _client_class()
         self._uri, self._experiment = uri, experiment
         self._client: Any = None
-        self._place = self._parent = self._folder = ""
+        self._place = self._parent = ""
+        self._folder = Path()
         self._metric = ""
         self._runs: dict[str, str] = {}
         self._logged: dict[str, int] = {}  #: the last epoch that the server has, by trial
 
     def write_begin(self, experiment: ExperimentInfo) -> None:
-        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{experiment.folder / 'mlflow.db'}"
-        self._client = client = _client_class()(tracking_uri=uri)
+        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI")
+        own = None if uri else (experiment.folder / "mlflow").as_uri()  # or it would be in the current directory
+        self._client = client = _client_class()(tracking_uri=uri or f"sqlite:///{experiment.folder / 'mlflow.db'}")
         self._metric, self._runs, self._logged = experiment.metric, {}, {}
         name = self._experiment or experiment.name
         found = client.get_experiment_by_name(name)
-        self._place = found.experiment_id if found else client.create_experiment(name)
+        self._place = found.experiment_id if found else client.create_experiment(name, own)
         folder = str(experiment.folder)
         runs = client.search_runs([self._place], f"tags.`hopfleet.folder` = '{_quoted(folder)}'", max_results=50_000)
         for run in runs if experiment.resumed else ():
@@ -52,13 +57,14 @@ class MLflow(Tracker):
         if not (experiment.resumed and self._parent):
             tags = {"hopfleet.folder": folder, "mlflow.runName": experiment.name}
             self._parent = client.create_run(self._place, tags=tags).info.run_id
-        self._folder = folder
+        self._folder = experiment.folder
+        client.log_artifact(self._parent, str(RunFolder(experiment.folder).definition_file))
 
     def write_trial(self, trial: TrialInfo) -> None:
         if trial.id in self._runs:
             return
         tags = {"mlflow.runName": trial.id, "mlflow.parentRunId": self._parent, "hopfleet.trial": trial.id}
-        run = self._client.create_run(self._place, tags={**tags, "hopfleet.folder": self._folder}).info.run_id
+        run = self._client.create_run(self._place, tags={**tags, "hopfleet.folder": str(self._folder)}).info.run_id
         self._runs[trial.id] = run
         params = [_entity("Param")(name, str(value)[:LONGEST_VALUE]) for name, value in flatten(trial.config).items()]
         self._client.log_batch(run, params=params)
@@ -71,10 +77,13 @@ class MLflow(Tracker):
         self._client.log_batch(self._runs[trial.id], metrics=points)
 
     def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
-        if trial.id in self._runs:
+        if run := self._runs.get(trial.id):
             if reason:
-                self._client.set_tag(self._runs[trial.id], "hopfleet.reason", reason[:LONGEST_VALUE])
-            self._client.set_terminated(self._runs[trial.id], STATES.get(state, "FINISHED"))
+                self._client.set_tag(run, "hopfleet.reason", reason[:LONGEST_VALUE])
+            self._client.log_dict(run, dict(trial.config), "config.json")
+            if (log := RunFolder(self._folder).logs / f"{trial.id}.log").is_file():
+                self._client.log_artifact(run, str(log))
+            self._client.set_terminated(run, STATES.get(state, "FINISHED"))
 
     def write_end(self, experiment: ExperimentInfo, complete: bool) -> None:
         self._client.set_terminated(self._parent, "FINISHED" if complete else "KILLED")

@@ -82,6 +82,7 @@ class Application:
                 Route(f"{base}/requests", self._requests),
                 Route(f"{base}/requests", self._ask, methods=["POST"]),
                 Route(f"{base}/data", self._data),
+                Route(f"{base}/workers", self._workers),
                 Route(f"{base}/events", self._events),
                 Route("/metrics", self._metrics),
             ],
@@ -171,6 +172,9 @@ class Application:
     async def _data(self, request: Request) -> Response:
         return await self._board_json(request, details.data_sets)
 
+    async def _workers(self, request: Request) -> Response:
+        return await self._board_json(request, details.worker_health)
+
     async def _board_json(self, request: Request, describe: Callable[..., Any]) -> Response:
         key = request.path_params["key"]
         return _json(await self._read(lambda: encoded(describe(self._shelf.board(key)))))
@@ -206,11 +210,15 @@ class Application:
         if unknown := sorted(arguments.keys() - set(REQUESTS[name])):
             takes = ", ".join(REQUESTS[name]) or "no arguments"
             return _json(encoded({"error": f"{unknown[0]}: unknown; {name} takes {takes}"}), 400)
-        folder = await self._read(lambda: self._shelf.folder(request.path_params["key"]))
-        control = Control(folder, who=self._who, wait=ANSWER_SECONDS)
-        loop = asyncio.get_running_loop()
+        key, loop = request.path_params["key"], asyncio.get_running_loop()
+
+        def ask() -> Any:
+            """Make the request without a turn at the journals, which may be long in reading."""
+            control = Control(self._shelf.folder(key), who=self._who, wait=ANSWER_SECONDS)
+            return getattr(control, name)(**arguments)
+
         try:
-            text = await loop.run_in_executor(self._askers, lambda: getattr(control, name)(**arguments))
+            text = await loop.run_in_executor(self._askers, ask)
         except UsageError as refusal:
             return _json(encoded({"granted": False, "text": str(refusal)}))
         except TypeError:  # a required argument is missing

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 import time as clocks
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -75,6 +75,7 @@ class Board:
         self.complete = False  #: whether the journal was read to its end
         self.notices: deque[dict[str, Any]] = deque(maxlen=NOTICES)
         self.faults = 0  #: notices of faults ever made
+        self.faults_of: Counter[str] = Counter()  #: the same by worker
         self.levels: dict[str, int] = {}  #: priorities of trials, where they are not 0
         self.changes: deque[tuple[int, int, str]] = deque(maxlen=REMEMBERED)  #: from a number to a number, as JSON
         self.read_at = 0.0  #: when the board was last used, by the monotonic clock
@@ -172,7 +173,9 @@ class Board:
                 self.levels[trial] = message.level
         if text:
             kind = "record" if isinstance(message, RecordLogged) else "fault"
-            self.faults += kind == "fault"
+            if kind == "fault":
+                self.faults += 1
+                self.faults_of[worker or ""] += 1
             self.notices.append({"time": time, "kind": kind, "worker": worker, "trial": trial, "text": text})
 
     def since(self, number: int) -> list[tuple[int, str]] | None:
@@ -278,6 +281,7 @@ class Board:
                 "busy": busy[worker.name],
                 "joined": worker.joined,
                 "lost": worker.lost,
+                "faults": self.faults_of[worker.name],
                 "heard": worker.busy_until if math.isfinite(worker.busy_until) else worker.joined,
             }
             for worker in self.history.workers.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.util
 import os
 import secrets
@@ -13,13 +14,21 @@ from html import escape
 
 from hopfleet.errors import MissingExtra
 from hopfleet.monitor.terminal.live import in_notebook
-from hopfleet.store.folder import RunFolder
+from hopfleet.store.folder import RunFolder, home
 from hopfleet.ui import FRAMED, PARENT, SOCKET, TOKEN
+
+NEEDED = (("starlette", "Starlette"), ("uvicorn", "uvicorn"))
+"""Modules that the server needs, and the packages that have them."""
+
+
+def suits_page() -> bool:
+    """Whether this is a notebook whose browser can reach the page, and the extra is installed."""
+    return in_notebook() and not _out_of_reach() and all(_installed(module) for module, _ in NEEDED)
 
 
 def show_page(folder: RunFolder) -> str:
     """Start a server for a run folder, show the page in the notebook if this is one, and return what to tell."""
-    if not in_notebook():
+    if not in_notebook() or _out_of_reach():
         return f"watch it on {open_page(folder)}"
     from IPython.display import HTML, display
 
@@ -31,39 +40,58 @@ def show_page(folder: RunFolder) -> str:
 def frame(address: str, name: str) -> str:
     """Return the page as a part of a notebook."""
     style = "width:100%;height:640px;border:1px solid #8886;border-radius:6px"
-    return f'<iframe src="{escape(address)}" title="{escape(name)} in Hopfleet" style="{style}"></iframe>'
+    # IPython advises against HTML that is a frame and nothing else.
+    return f'<div><iframe src="{escape(address)}" title="{escape(name)} in Hopfleet" style="{style}"></iframe></div>'
 
 
 def open_page(folder: RunFolder, *, framed: bool = False) -> str:
-    """Start a server for a run folder, and return its address.
+    """Start a server that shows a run folder, unless this process has one, and return the address of the page.
 
-    The socket listens before the server runs, so a browser that opens the address at once waits instead of failing.
     A page that is ``framed`` can be shown by other pages of this machine. Its address has the name under which a
     notebook has its own, because browsers keep the cookie from a frame of another site.
     """
-    for module, package in (("starlette", "Starlette"), ("uvicorn", "uvicorn")):
+    for module, package in NEEDED:
         if not _installed(module):
             raise MissingExtra(package, "ui")
+    place = "" if folder.path.parent == home() else str(folder.path)
+    server, port, token = _started(place, str(home()), framed, os.getpid())
+    if server.poll() is not None:
+        _started.cache_clear()
+        server, port, token = _started(place, str(home()), framed, os.getpid())
+    return f"http://{'localhost' if framed else '127.0.0.1'}:{port}/?token={token}#/x/{folder.name}"
+
+
+@functools.cache
+def _started(place: str, base: str, framed: bool, process: int) -> tuple[subprocess.Popen[bytes], int, str]:
+    """Start a server for a run folder, or for all of the home folder; return it with its port and its token.
+
+    The socket listens before the server runs, so a browser that opens the address at once waits instead of failing.
+    """
     token = secrets.token_urlsafe(24)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
         told = {
             TOKEN: token,
-            PARENT: str(os.getpid()),
+            PARENT: str(process),
             SOCKET: str(listener.fileno()),
             **({FRAMED: "1"} if framed else {}),
         }
         server = subprocess.Popen(
-            [sys.executable, "-m", "hopfleet", "ui", str(folder.path), "--no-browser"],
-            env={**os.environ, **told},
+            [sys.executable, "-m", "hopfleet", "ui", *([place] if place else []), "--no-browser"],
+            env={**os.environ, "HOPFLEET_HOME": base, **told},
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the run
         )
+        port = listener.getsockname()[1]
     atexit.register(_end, server)
-    return f"http://{'localhost' if framed else '127.0.0.1'}:{port}/?token={token}#/x/{folder.name}"
+    return server, port, token
+
+
+def _out_of_reach() -> bool:
+    """Whether this is a notebook of Google's, whose machine a browser cannot reach."""
+    return "google.colab" in sys.modules
 
 
 def _installed(module: str) -> bool:

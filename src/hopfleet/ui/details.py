@@ -20,6 +20,9 @@ LOG_BYTES = 64 * 1024
 VISITED_EPOCHS = 100
 """Epochs whose visits a trial's page shows, the last ones."""
 
+HEALTH = ("memory", "device_memory", "heard")
+"""The numbers in the health of a worker."""
+
 KINDS = ("importance", "lineage", "rungs")
 """Charts whose data the server computes; the page draws all others from what it knows."""
 
@@ -46,6 +49,7 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
             "time": [row.time for row in rows],
             "metrics": {metric: [row.metrics.get(metric) for row in rows] for metric in metrics},
         },
+        "replay": _replay(board, trial.id),
         "visits": trial.visits[-VISITED_EPOCHS:],
         "visits_before": max(0, len(trial.visits) - VISITED_EPOCHS),
         "checkpoints": [
@@ -61,6 +65,18 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
         "log": log_tail(board.folder.logs / f"{trial.id}.log"),
         "notices": [notice for notice in board.notices if notice["trial"] == trial.id],
     }
+
+
+def _replay(board: Board, trial: str) -> dict[str, Any] | None:
+    """Return the last verdict of a replay of a trial: its time, and a text; None if there is none."""
+    found = board.folder.replays().get(trial)
+    if not isinstance(found, dict) or not isinstance(found.get("time"), int | float):
+        return None
+    verdict, versions = str(found.get("verdict")), found.get("versions")
+    which = ", ".join(map(str, versions)) if isinstance(versions, list) else ""
+    text = f"{verdict} at version {which}" if which else verdict
+    reason = str(found.get("reason") or "")
+    return {"time": found["time"], "equal": verdict == "equal", "text": f"{text}: {reason}" if reason else text}
 
 
 def log_tail(path: Path) -> dict[str, Any]:
@@ -80,6 +96,16 @@ def request_trail(board: Board) -> list[dict[str, Any]]:
         found = journal.requests.trail()
     names = ("number", "time", "who", "request", "arguments", "granted", "text")
     return [{name: getattr(request, name) for name in names} for request in reversed(found)]
+
+
+def worker_health(board: Board) -> dict[str, Any]:
+    """Return by name how the workers of a running experiment are; empty if it does not run, or that is not known."""
+    found = board.folder.health().items()
+    return {
+        name: {"host": str(health.get("host", "")), **{each: health[each] for each in HEALTH}}
+        for name, health in found
+        if isinstance(health, dict) and all(isinstance(health.get(each), int | float) for each in HEALTH)
+    }
 
 
 def data_sets(board: Board) -> dict[str, Any]:

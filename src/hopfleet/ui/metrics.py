@@ -8,6 +8,7 @@ from typing import Any
 
 from hopfleet.errors import HopfleetError
 from hopfleet.ui.board import Board
+from hopfleet.ui.details import worker_health
 from hopfleet.ui.processes import run_memory
 from hopfleet.ui.shelf import Shelf
 
@@ -17,6 +18,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "hopfleet_running": ("gauge", "Whether a process runs the experiment."),
     "hopfleet_units_total": ("counter", "Training units that have finished."),
     "hopfleet_units_planned": ("gauge", "Training units that the experiment is going to have."),
+    "hopfleet_units_queued": ("gauge", "Training units that are still to be done."),
     "hopfleet_busy_seconds_total": ("counter", "Seconds that workers have spent on units."),
     "hopfleet_elapsed_seconds": ("gauge", "Seconds in which the experiment was running and not paused."),
     "hopfleet_hops_total": ("counter", "Models that went from one worker to another."),
@@ -25,7 +27,9 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "hopfleet_trials": ("gauge", "Trials by state."),
     "hopfleet_workers": ("gauge", "Workers that are present."),
     "hopfleet_memory_bytes": ("gauge", "Memory of a running experiment and its workers on this machine."),
-    "hopfleet_worker_last_report_seconds": ("gauge", "When a worker has last reported, in seconds since 1970."),
+    "hopfleet_worker_last_report_seconds": ("gauge", "When a worker was last heard from, in seconds since 1970."),
+    "hopfleet_worker_memory_bytes": ("gauge", "Memory of a worker's processes."),
+    "hopfleet_worker_device_memory_bytes": ("gauge", "Memory of a worker's processes on its devices, say a GPU."),
     "hopfleet_utilisation": ("gauge", "Fraction of the workers' time that was spent on units."),
     "hopfleet_best": ("gauge", "The metric of the best trial."),
 }
@@ -52,6 +56,7 @@ def _figures(board: Board) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "hopfleet_running", {}, header["state"] == "running"
     yield "hopfleet_units_total", {}, history.trained
     yield "hopfleet_units_planned", {}, header["planned"]
+    yield "hopfleet_units_queued", {}, max(0, header["planned"] - header["done"])
     yield "hopfleet_busy_seconds_total", {}, sum(worker.busy for worker in history.workers.values())
     yield "hopfleet_elapsed_seconds", {}, history.elapsed
     yield "hopfleet_hops_total", {}, history.hops
@@ -63,9 +68,15 @@ def _figures(board: Board) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "hopfleet_workers", {}, len(history.live_workers())
     if (memory := run_memory(board.folder)) is not None:
         yield "hopfleet_memory_bytes", {}, memory
+    health = worker_health(board)
     for worker in board.workers():
         if worker["lost"] is None:
-            yield "hopfleet_worker_last_report_seconds", {"worker": worker["name"]}, worker["heard"]
+            name = {"worker": worker["name"]}
+            known = health.get(worker["name"], {"heard": 0.0})
+            yield "hopfleet_worker_last_report_seconds", name, max(worker["heard"], known["heard"])
+            for figure in ("memory", "device_memory"):
+                if known.get(figure):
+                    yield f"hopfleet_worker_{figure}_bytes", name, known[figure]
     if header["utilisation"] is not None:
         yield "hopfleet_utilisation", {}, header["utilisation"]
     if header["value"] is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -45,6 +46,13 @@ def serve(name: str | None, options: Options, show: Callable[[str], None]) -> No
         if path is not None and not path.is_file():
             raise UsageError(f"{path}: is not a file; --tls-cert and --tls-key name files in PEM format")
     secure = options.certificate is not None
+    if options.certificate is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(options.certificate, options.key)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"{options.certificate}, {options.key}: are no certificate in PEM format with its key ({error})"
+            ) from error
     inherited = os.environ.get(SOCKET, "")
     listener = socket.socket(fileno=int(inherited)) if inherited else _listen(options.host, options.port)
     port = listener.getsockname()[1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hopfleet.domain.objectives import PARAMS
-from hopfleet.domain.placement import SINGLE, STRATEGY, Placement
+from hopfleet.domain.placement import SINGLE, Placement, strategy_of
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
@@ -74,7 +74,7 @@ class WorkerContext:
 
     def placement_of(self, trial: Trial) -> Placement:
         """Return where a trial trains on this worker: a configuration may name its own strategy."""
-        strategy = trial.config.get(STRATEGY, self.placement.strategy)
+        strategy = strategy_of(trial.config, self.spec.strategies, self.placement.strategy)
         if strategy == SINGLE.strategy:
             return Placement.on(self.placement.device)
         return replace(self.placement, strategy=strategy)
@@ -131,7 +131,7 @@ class WorkerContext:
             feed=self.feed,
             together=shared,
             device_cache=self.device_cache,
-            batch_size=valid_batch(self.spec.valid, self.placement),
+            batch_size=self.spec.evaluation_batch or valid_batch(self.spec.valid, self.placement),
         )
 
     def judge_inputs(self, trial: Trial, unit: Unit, number: int) -> str:

@@ -15,24 +15,26 @@ from multiprocessing.connection import Connection
 
 import cloudpickle
 
-from hopfleet.errors import describe
-from hopfleet.frameworks.teams import Membership
+from hopfleet.domain.placement import Placement
+from hopfleet.errors import HopfleetError, describe
+from hopfleet.frameworks.base import Framework
+from hopfleet.frameworks.teams import MemberLost, Membership
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import needs_feed, open_feed
 from hopfleet.worker.logs import captured
 from hopfleet.worker.protocol import (
-    Beat,
     Events,
     GiveUp,
     Order,
     Ready,
     Report,
+    Start,
     Unable,
     decode_orders,
     decode_start,
     encode_report,
 )
-from hopfleet.worker.serving import carry_out
+from hopfleet.worker.serving import carry_out, sign_of_life
 from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
@@ -61,7 +63,7 @@ def serve(connection: Connection, links: Sequence[Connection] = ()) -> None:
         team = framework.join(Membership(start.rank, start.placement, links)) if links else None
         if team is not None and start.rank:
             send(Ready(os.getpid(), start.placement.devices[start.rank]))
-            _start_heart(send)
+            _start_heart(send, spec, start)
             framework.follow(team)
             return
         shares = spec.run and needs_feed(spec)
@@ -76,11 +78,13 @@ def serve(connection: Connection, links: Sequence[Connection] = ()) -> None:
             feed=open_feed(spec, folder, [connection.fileno()]),
             team=team,
         )
+    except MemberLost:
+        raise  # the process ends, and the backend starts all members anew
     except Exception as error:
-        send(Unable(describe(error)))
+        send(Unable(*why_unable(error)))
         return
     send(Ready(os.getpid(), start.placement.device))
-    _start_heart(send)
+    _start_heart(send, spec, start)
     # Orders are read by this very thread: a second thread would double the time of a small order.
     later: deque[Order] = deque()
 
@@ -110,6 +114,11 @@ def serve(connection: Connection, links: Sequence[Connection] = ()) -> None:
                 os._exit(1)  # no further order could succeed in this process
 
 
+def why_unable(error: Exception) -> tuple[str, bool]:
+    """Return why a worker cannot start, and whether that says what to do."""
+    return (str(error), True) if isinstance(error, HopfleetError) else (describe(error), False)
+
+
 def _each(orders: Iterable[Order], later: deque[Order]) -> Iterator[Order]:
     """Yield orders, then those that arrived while they were carried out."""
     yield from orders
@@ -117,14 +126,15 @@ def _each(orders: Iterable[Order], later: deque[Order]) -> Iterator[Order]:
         yield later.popleft()
 
 
-def _start_heart(send: Callable[[Report], None]) -> None:
-    threading.Thread(target=_beat, args=(send,), name="heart", daemon=True).start()
+def _start_heart(send: Callable[[Report], None], spec: WorkerSpec, start: Start) -> None:
+    device = Placement.on(start.placement.devices[start.rank])
+    threading.Thread(target=_beat, args=(send, spec.task.framework, device), name="heart", daemon=True).start()
 
 
-def _beat(send: Callable[[Report], None]) -> None:
+def _beat(send: Callable[[Report], None], framework: Framework, device: Placement) -> None:
     never = threading.Event()
     while not never.wait(BEAT_SECONDS):
         try:
-            send(Beat())
+            send(sign_of_life(framework, device))
         except OSError:
             os._exit(0)

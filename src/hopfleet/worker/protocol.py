@@ -93,11 +93,15 @@ class Unable:
     """The worker cannot load its task, and ends."""
 
     reason: str
+    complete: bool = False  #: whether the reason tells everything, and what to do
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The worker is alive."""
+    """The worker is alive. Its process has ``memory`` bytes in memory and ``device_memory`` bytes on its device."""
+
+    memory: int = 0
+    device_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ def decode_report(data: bytes) -> Report:
     kind, body = json.loads(data)
     match kind:
         case "Beat":
-            return Beat()
+            return Beat(*body)
         case "Events":
             return Events([decode(*fields) for fields in body])  # type: ignore[misc]
         case "Ready":
@@ -189,7 +193,7 @@ def decode_report(data: bytes) -> Report:
             metrics, *measured = body
             return Profiled(Profile(tuple(metrics), *measured))
         case "Unable":
-            return Unable(body)
+            return Unable(*body)
         case _:
             raise ValueError(f"unknown report {kind!r}")
 
@@ -211,7 +215,7 @@ def _order_fields(order: Order) -> list[Any]:
 def _report_body(report: Report) -> Any:
     match report:
         case Beat():
-            return None
+            return [report.memory, report.device_memory]
         case Events():
             return [encode(event) for event in report.events]
         case Ready():
@@ -219,7 +223,7 @@ def _report_body(report: Report) -> Any:
         case Profiled():
             return list(dataclasses.astuple(report.profile))
         case Unable():
-            return report.reason
+            return [report.reason, report.complete]
         case _:
             raise TypeError(f"{report}: has no form on a socket")
 

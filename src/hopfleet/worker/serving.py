@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hopfleet.worker.protocol import Execute, GiveUp, Order, Probe, Profiled, Report, Stop
+from hopfleet.domain.placement import Placement
+from hopfleet.frameworks.base import Framework
+from hopfleet.support.processes import resident_memory
+from hopfleet.worker.protocol import Beat, Execute, GiveUp, Order, Probe, Profiled, Report, Stop
 from hopfleet.worker.worker import Worker
 
 
@@ -23,3 +26,12 @@ def carry_out(worker: Worker, order: Order, report: Callable[[Report], None]) ->
         case _:
             raise AssertionError(f"{order}: is not for a worker")
     return True
+
+
+def sign_of_life(framework: Framework, placement: Placement) -> Beat:
+    """Return a beat with the memory of this process. A device in trouble is left to the unit that uses it."""
+    try:
+        on_device = framework.used_memory(placement)
+    except Exception:
+        on_device = 0
+    return Beat(resident_memory(), on_device)

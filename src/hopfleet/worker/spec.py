@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hopfleet.data import Dataset
-from hopfleet.domain.placement import SINGLE, Placement, TeamShape
+from hopfleet.domain.placement import SINGLE, Placement, Strategies, TeamShape
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.store.base import Store
@@ -52,27 +52,44 @@ class WorkerSpec:
     compare: bool = False
     #: How workers train, in turn: the first worker as the first says, and so on.
     teams: tuple[TeamShape, ...] = (SINGLE,)
+    #: The strategy of teams that devices may join later; empty if they never do.
+    joining: str = ""
+    #: Strategies of trials by a value of their configurations; empty if all train as their worker does.
+    strategies: Strategies = field(default_factory=dict)
     #: Seconds after which a worker that checks a configuration before the run counts as hung.
     check_seconds: float = 60.0
     #: Maximum seconds that a version at the end of an epoch may wait in memory for a newer one that replaces it.
     checkpoint_every: float = 0.0
+    #: Rows evaluated at once; 0 chooses them by the size of a row.
+    evaluation_batch: int = 0
     #: Where versions are kept, unless the backend keeps them itself.
     store: Store = field(default_factory=LocalStore)
 
 
 def placement(spec: WorkerSpec, number: int, devices: int) -> Placement:
     """Return the placement of a worker, given by its number from 0 on, on a machine with that number of devices."""
-    shapes = spec.teams
-    shape = shapes[number % len(shapes)]
-    first = sum(shapes[before % len(shapes)].devices for before in range(number))
-    kind = spec.device
-    names = [f"{kind}:{(first + n) % devices}" if kind == "cuda" else kind for n in range(shape.devices)]
-    return Placement(tuple(names), shape.strategy)
+    shapes = [spec.teams[before % len(spec.teams)] for before in range(number + 1)]
+    return placements(spec.device, shapes, devices)[-1]
+
+
+def placements(kind: str, shapes: Sequence[TeamShape], devices: int) -> list[Placement]:
+    """Return the placements of workers that take the devices of a machine one after another."""
+    found, first = [], 0
+    for shape in shapes:
+        numbers = range(first, first + shape.devices)
+        names = tuple(f"{kind}:{number % devices}" if kind == "cuda" else kind for number in numbers)
+        found.append(Placement(names, shape.strategy))
+        first += shape.devices
+    return found
 
 
 def preload(spec: WorkerSpec) -> list[str]:
     """Return the modules that workers import before they fork: those of the task and of its strategies."""
-    framework, strategies = spec.task.framework, {shape.strategy for shape in spec.teams}
+    named = {strategy for by_value in spec.strategies.values() for strategy in by_value.values()}
+    framework, strategies = (
+        spec.task.framework,
+        {*(shape.strategy for shape in spec.teams), *named, spec.joining} - {""},
+    )
     return [*spec.task.preload, *(name for strategy in sorted(strategies) for name in framework.modules(strategy))]
 
 

@@ -8,7 +8,10 @@ import io
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 import tarfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.data.etl import blocks, work
 from hopfleet.errors import DataChanged, DataError
+from tests.helpers.processes import environment
 from tests.helpers.tables import stored
 
 
@@ -191,10 +195,52 @@ def test_the_data_set_does_not_depend_on_the_number_of_workers(tmp_path: Path, s
     path = write_csv(tmp_path / "rows.csv", {**table(200), "label": ["ab"[row % 2] for row in range(200)]})
     recipe = hop.Tabular({"number": hop.Number(), "share": hop.Number("range"), "label": hop.Category()}, stack="x")
     split = {"train": 0.7, "test": 0.3}
-    for workers in (1, 2):
+    for workers in (1, 2, 5):
         hop.prepare(path, tmp_path / str(workers) / "set", recipe, partitions=3, split=split, workers=workers)
-    one, two = (contents(tmp_path / workers / "set") for workers in ("1", "2"))
-    assert one == two and len(one) == 2 * (3 + 1 + 1) + 1
+    one, two, five = (contents(tmp_path / workers / "set") for workers in ("1", "2", "5"))
+    assert one == two == five and len(one) == 2 * (3 + 1 + 1) + 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "table"])
+def test_rows_with_much_work_are_shared_in_small_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    columns = {"x": list(range(50)), "name": ["plain", "two\nlines"] * 25}
+    path = write_csv(tmp_path / "rows.csv", columns)
+    calls: list[int] = []
+
+    def counted(batch: dict[str, Any]) -> dict[str, Any]:
+        calls.append(len(batch["x"]))
+        if (batch["x"] == 37).any():
+            raise ValueError("no 37")
+        return batch
+
+    source = path if kind == "csv" else columns
+    whole = hop.prepare(source, tmp_path / "whole", partitions=2, seed=1)
+    monkeypatch.setattr("hopfleet.data.etl.chunks.SMALL_ROWS", 10)
+    where = r"rows\.csv, line 57" if kind == "csv" else "the source, row 38"
+    with pytest.raises(DataError, match=f"{where}: ValueError: no 37"):
+        hop.prepare(source, tmp_path / "none", counted, partitions=2)
+    assert calls[:3] == [10, 10, 10]
+
+    def same(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    made = hop.prepare(source, tmp_path / "set", same, partitions=2, seed=1, backend="inline")
+    assert made.fingerprint == whole.fingerprint
+
+
+@pytest.mark.slow
+def test_tables_are_prepared_without_pandas(tmp_path: Path) -> None:
+    write_csv(tmp_path / "rows.csv", {**table(20), "day": ["2024-01-01"] * 20})
+    script = """
+        import sys
+        import hopfleet as hop
+        hop.prepare("rows.csv", "set", hop.Tabular(), partitions=2, split={"train": 0.5, "test": 0.5}, quiet=True)
+        assert "pandas" not in sys.modules
+    """
+    run = [sys.executable, "-c", textwrap.dedent(script)]
+    subprocess.run(run, cwd=tmp_path, env=environment(), check=True)
 
 
 class TestFailingRows:
@@ -295,7 +341,7 @@ class TestMistakes:
             ({"partitions": 0}, "partitions=0: must be an integer of at least 1"),
             ({"partitions": 9}, "partitions=9: must be at most the number of rows, 4"),
             ({"workers": 0}, "workers=0: must be 'auto'"),
-            ({"backend": "slurm"}, "backend='slurm': must be 'local'"),
+            ({"backend": "slurm"}, "backend='slurm': unknown; there are local"),
             ({"recipe": 3}, "recipe=3: must be a function"),
             ({"recipe": hop.Tabular}, "recipe=Tabular: must be an instance"),
             ({"split": {"train": 0.5}}, "two fractions or more that sum to 1"),

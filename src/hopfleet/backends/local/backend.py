@@ -44,7 +44,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
-from hopfleet.domain.placement import CPU, Placement
+from hopfleet.domain.placement import CPU, Placement, TeamShape
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.store.base import VersionStore
@@ -62,7 +62,7 @@ from hopfleet.worker.protocol import (
     encode_orders,
     encode_start,
 )
-from hopfleet.worker.spec import Profile, WorkerSpec, pickled, placement, preload
+from hopfleet.worker.spec import Profile, WorkerSpec, pickled, placement, placements, preload
 
 SILENCE_SECONDS = 60.0
 """Seconds without a beat and without processor time after which a worker is lost.
@@ -93,6 +93,10 @@ class ProcessHandle(WorkerHandle):
     def team(self) -> list[ProcessHandle]:
         """All processes of the worker."""
         return [self, *self.members]
+
+    @property
+    def usage(self) -> tuple[int, int]:
+        return sum(process.memory for process in self.team), sum(process.device_memory for process in self.team)
 
 
 class PendingStart(NamedTuple):
@@ -131,13 +135,20 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._due = [PendingStart(now, self._placement(number)) for number in range(workers)]
 
     def _placement(self, number: int) -> Placement:
-        devices = self._spec.task.framework.devices()[1] if self._spec.device == "cuda" else 1
-        return placement(self._spec, number, devices)
+        return placement(self._spec, number, self._devices)
+
+    @property
+    def _devices(self) -> int:
+        return self._spec.task.framework.devices()[1] if self._spec.device == "cuda" else 1
 
     def add(self, count: int) -> None:
         here = len(self._workers) + len(self._due)
         for number in range(here, here + count):
             self._spawn(self._placement(number))
+
+    def form_teams(self, shapes: Sequence[TeamShape]) -> None:
+        for place in placements(self._spec.device, shapes, self._devices):
+            self._spawn(place)
 
     def place(self, worker: str, partition: int) -> None:
         """Do nothing: all workers can read all partitions."""

@@ -10,22 +10,28 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopfleet.backends.ray import cluster, options
+from hopfleet.backends.ray import bandwidth, cluster, options
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.lifecycle import ClusterBackend
 from hopfleet.backends.ray.liveness import OUTAGE_SECONDS, QUIET_SECONDS
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import check_nodes, end, explain, is_away
 from hopfleet.backends.ray.pending_workers import PendingWorker
-from hopfleet.backends.ray.placement import WorkerNeeds, one_of_each, place_partitions, powers
+from hopfleet.backends.ray.placement import (
+    WorkerNeeds,
+    one_of_each,
+    place_partitions,
+    places_on,
+    powers,
+)
 from hopfleet.backends.ray.versions import DriverVersions, storage_location
 from hopfleet.backends.ray.worker_actor import model_of
-from hopfleet.backends.ray.workers import ActorHandle
+from hopfleet.backends.ray.workers import ActorHandle, give_back
 from hopfleet.backends.supervision import AWAY_SECONDS
 from hopfleet.domain.messages import (
     RELEASED,
@@ -43,6 +49,7 @@ from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
+from hopfleet.planner.dike.problem import Node as FreeNode
 from hopfleet.store.versions.cluster import link_storage
 from hopfleet.worker.protocol import Execute, Fetched, Printed, Probe, Ready, Report, Stop, Stopped
 from hopfleet.worker.spec import Profile, WorkerSpec, pickled
@@ -113,12 +120,34 @@ class Ray(ClusterBackend):
 
     # -------------------------------------------------------------------------------------------- the protocol
 
-    def offer(self, device: str, threads: int) -> tuple[int, str]:
-        """Return how many workers the cluster has room for, and why."""
+    def offer(self, device: str, threads: int, team: int = 1, *, spans: bool = False) -> tuple[int, str]:
+        """Return how many workers the cluster has room for, and why.
+
+        Each worker is a ``team`` of that many members, which ``spans`` nodes if one node has no room for all.
+        """
         self._connect()
-        found, needs = cluster.living(), WorkerNeeds(device=device, threads=threads, **self.share)
-        count = sum(needs.room(node) for node in found)
+        found, needs = cluster.living(), self._team_needs(device, threads, team, spans)
+        count = len(places_on(found, sum(needs.room(node) for node in found), needs))
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
+
+    def _team_needs(self, device: str, threads: int, size: int, spans: bool) -> WorkerNeeds:
+        if size > 1 and device != "cpu" and 0 < self.share["gpus"] < 1:
+            raise UsageError(f"gpus={self.share['gpus']!r}: the members of a team need a GPU each; use gpus=1")
+        return WorkerNeeds(device=device, threads=threads, size=size, spans=spans, **self.share)
+
+    def measure_links(self, size: int) -> tuple[tuple[FreeNode, ...], bandwidth.Costs]:
+        self._connect()
+        try:
+            wanted = self.share["labels"].items()
+            nodes = [node for node in cluster.living() if wanted <= node.labels.items()]
+            return tuple(map(bandwidth.free, nodes)), bandwidth.measure(nodes, size)
+        finally:
+            if self._connected:
+                cluster.require_ray().shutdown()
+                self._connected = False
+
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        self.share |= {"members": tuple(members), "cpus": cpus, "memory": memory}
 
     def versions(self, checkpoints: Path) -> DriverVersions:
         location = storage_location(self.storage, checkpoints)
@@ -132,17 +161,24 @@ class Ray(ClusterBackend):
         self._spec = spec
         self._payload = cluster.require_ray().put(pickled(spec))
         self._location = storage_location(self.storage, spec.checkpoints)
-        self._needs = WorkerNeeds(device=spec.device, threads=spec.threads, **self.share)
+        shape, *others = set(spec.teams)
+        if others:
+            names = ", ".join(map(str, spec.teams))
+            raise UsageError(f"parallelism: {names}: all workers of a Ray cluster train alike; name one strategy")
+        spans = shape.devices > 1 and spec.task.framework.spans_nodes(shape.strategy)
+        self._needs = self._team_needs(spec.device, spec.threads, shape.devices, spans)
         nodes, chosen = self._discovery.choose(workers, self._needs)
-        counts = Counter(chosen)
+        counts = Counter(place[0] for place in chosen)
         placed = place_partitions(len(spec.train), counts, self.replicas)
-        used = [node for node in nodes if node.id in counts]
+        used = [node for node in nodes if any(node.id in place for place in chosen)]
         self._speeds_unknown = len({node.sort for node in used}) > 1
         for node in used:
-            # With several sorts of nodes, each node begins with one partition to profile trials on.
-            self._open(node, placed[node.id][:1] if self._speeds_unknown else placed[node.id])
-        for node_id in chosen:
-            self._spawn(node_id)
+            # With several sorts of nodes, each node begins with one partition to profile trials on. A node without
+            # the first member of a team needs none.
+            mine = placed.get(node.id, ())
+            self._open(node, mine[:1] if self._speeds_unknown else mine)
+        for place in chosen:
+            self._spawn(place)
         check_nodes(list(self._nodes.values()), spec, self._location)
         for handle in self._nodes.values():
             self._fetch(handle, handle.partitions)
@@ -204,8 +240,10 @@ class Ray(ClusterBackend):
             while any(handle.ready for handle in self._workers.values()):
                 self._pump(AWAY_SECONDS / 4)
         self._release()
-        for handle in list(self._workers.values()):
+        for handle in self._processes():
             end(handle.actor)
+            if handle.leader is None and handle.group is not None:
+                give_back(handle.group)
         self._workers.clear()
         for node in self._nodes.values():
             node.raylet.close()
@@ -246,7 +284,7 @@ class Ray(ClusterBackend):
 
     def _probe_sorts(self, trial: Trial, batches: int) -> Profile:
         """Profile a trial on one node of each sort, then place partitions by speed; return the first profile."""
-        sorts = {name: node.node.sort for name, node in self._nodes.items()}
+        sorts = {name: node.node.sort for name, node in self._nodes.items() if node.partitions}
         found = {
             sorts[name]: self._probe_on([one for one in sorts if sorts[one] == sorts[name]], trial, batches)
             for name in one_of_each(sorts)
@@ -266,7 +304,7 @@ class Ray(ClusterBackend):
     def _place_all(self, speeds: Mapping[str, float]) -> None:
         """Let nodes fetch all partitions, in proportion to their workers and, if known for all sorts, speeds."""
         self._speeds_unknown = False
-        nodes = self._nodes
+        nodes = {name: node for name, node in self._nodes.items() if node.partitions}
         power = powers(self._workers_per_node(), {name: node.node.sort for name, node in nodes.items()}, speeds)
         held = {name: node.partitions for name, node in nodes.items()}
         placed = place_partitions(len(self._spec.train), power, self.replicas, held)
@@ -284,10 +322,10 @@ class Ray(ClusterBackend):
 
     def _flush(self) -> None:
         """Flush outboxes and re-arm the long poll of each worker that replied."""
-        for handle in list(self._workers.values()):
+        for handle in self._processes():
             if handle.listened and not handle.outbox:
                 continue
-            message = handle.message(self._locations.drops(handle.node))
+            message = handle.message(() if handle.leader else self._locations.drops(handle.node))
             if handle.listened:
                 handle.actor.tell.remote(*message)
             else:
@@ -299,7 +337,7 @@ class Ray(ClusterBackend):
 
     def _replied(self, handle: ActorHandle, reports: Any) -> None:
         """Handle the reports of a worker, or the exception that ended its call."""
-        if not self._is_current(handle):
+        if not self._works(handle):
             return
         if is_away(reports):  # its reports are lost, so its work is repeated, and its process must end
             self._give_up(handle, explain(reports))
@@ -313,6 +351,10 @@ class Ray(ClusterBackend):
         for report in reports:
             self._hear(handle, report)
 
+    def _host(self, handle: ActorHandle) -> str:
+        node = self._nodes.get(handle.node)
+        return node.node.address if node else ""
+
     def _hear(self, handle: ActorHandle, report: Report) -> None:
         match report:
             case Fetched(ref):
@@ -322,7 +364,7 @@ class Ray(ClusterBackend):
                     log.write(report.content)
             case Ready():
                 handle.pid, handle.device, handle.ready = report.pid, report.device, True
-                self._admit(handle)
+                self._admit(handle.leader or handle)
             case Stopped():
                 handle.stopped = True
                 end(handle.actor)

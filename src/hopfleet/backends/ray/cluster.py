@@ -89,11 +89,12 @@ def _is_refused(error: BaseException | None) -> bool:
 
 
 def nodes() -> list[Node]:
-    """Return all live nodes, with their free resources."""
+    """Return all live nodes, with their free resources, in the same order each time."""
     ray = require_ray()
     # Ray has no public function for the free resources of each node.
     free = ray._private.state.available_resources_per_node()
-    return [_node(info, free.get(info["NodeID"], {})) for info in ray.nodes() if info["Alive"]]
+    found = [_node(info, free.get(info["NodeID"], {})) for info in ray.nodes() if info["Alive"]]
+    return sorted(found, key=lambda node: (node.address, node.id))
 
 
 def living() -> list[Node]:

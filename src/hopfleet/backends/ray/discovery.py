@@ -16,7 +16,7 @@ from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.demand import Demand
 from hopfleet.backends.ray.liveness import RESUME
-from hopfleet.backends.ray.placement import Node, WorkerNeeds, choose_nodes, packed, spread
+from hopfleet.backends.ray.placement import Node, Place, WorkerNeeds, choose_nodes, places_on
 from hopfleet.errors import UsageError, WorkersLost
 from hopfleet.support.files import limited
 
@@ -61,8 +61,8 @@ class Discovery:
         #: If the last node is lost: the reason, and the deadline for another one.
         self._bereft: tuple[str, float] | None = None
 
-    def choose(self, workers: int, needs: WorkerNeeds) -> tuple[list[Node], list[str]]:
-        """Return all nodes, and a node for each worker; with an autoscaler for those that fit, at least for one.
+    def choose(self, workers: int, needs: WorkerNeeds) -> tuple[list[Node], list[Place]]:
+        """Return all nodes, and a place for each worker; with an autoscaler for those that fit, at least for one.
 
         Resources that were just released take a moment to show.
         """
@@ -78,9 +78,8 @@ class Discovery:
                 if time.monotonic() > deadline:
                     raise
             if self._autoscale:
-                room = {node.id: needs.room(node) for node in nodes}
-                fit = packed(room, workers) if self._pack else spread(room, workers)
-                if not self._demand.keep(0 if fit else workers) and fit:
+                fit = places_on(nodes, workers, needs, pack=self._pack)
+                if not self._demand.keep(0 if fit else workers * needs.size) and fit:
                     return nodes, fit
             time.sleep(0.1)
 
@@ -95,7 +94,7 @@ class Discovery:
                         self._forgotten = True
                         return
                     seen = [node for node in cluster.nodes() if self._lives(node)]
-                    if not self._demand.keep(lacking() if self._autoscale else 0):
+                    if not self._demand.keep(lacking() * self._needs.size if self._autoscale else 0):
                         self._seen = seen
 
         watcher = threading.Thread(target=watch, daemon=True, name="hopfleet-nodes")
@@ -105,20 +104,22 @@ class Discovery:
     def newcomers(self, used: Collection[str], waiting: int) -> list[tuple[Node, int]]:
         """Return further nodes to use, each with the number of workers to start there.
 
-        These are nodes that have joined, if ``elastic``, and others if a worker waits for room.
+        These are nodes that have joined, if ``elastic``, and others if a worker waits for room. A team that waits may
+        need room on several nodes, and then a node comes with no worker of its own.
         """
         seen, self._seen = self._seen, []
         found = []
         for node in seen:
-            room = self._needs.room(node)
-            if node.id in used or room < 1:
+            room, members = self._needs.room(node) // self._needs.size, self._needs.room(node)
+            adds = self._needs.spans and waiting > 0 and members > 0
+            if node.id in used or (room < 1 and not adds):
                 continue
             if node.id in self._lost and not self._long_lost(node):
                 continue  # seen before it was lost
             new = self._elastic and not self._autoscale and (node.id not in self._known or node.id in self._lost)
             self._known.add(node.id)
             count = room if new else min(room, waiting)
-            if count:
+            if count or adds:
                 waiting = max(0, waiting - count)
                 self._lost.pop(node.id, None)
                 self._bereft = None

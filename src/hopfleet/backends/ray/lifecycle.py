@@ -7,6 +7,7 @@ answers, no node is lost: the run waits for the link of this machine, and for th
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections import Counter
@@ -17,15 +18,16 @@ from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.discovery import Discovery
+from hopfleet.backends.ray.links import LOOPBACK, Seat
 from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECONDS, link_holds, node_lost, worker_lost
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import NodeHandle, Nodes, Token, end, explain, own_fault
 from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
-from hopfleet.backends.ray.placement import Node, WorkerNeeds, share, why_unready
+from hopfleet.backends.ray.placement import Node, Place, WorkerNeeds, places, share, why_unready
 from hopfleet.backends.ray.version_locations import VersionLocations
 from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.backends.ray.worker_actor import Setup
-from hopfleet.backends.ray.workers import ActorHandle, start_worker
+from hopfleet.backends.ray.workers import ActorHandle, give_back, reserve, start_worker
 from hopfleet.backends.supervision import SupervisedBackend, check_starts, excused, restart_pause
 from hopfleet.backends.vitals import Vitals
 from hopfleet.domain.messages import VersionLost, WorkerJoined, WorkerLost
@@ -91,10 +93,10 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
                 continue
             if self.autoscale and not self._closing and self._is_unused(node):
                 self._leave(node)
-        for handle in list(self._workers.values()):
+        for handle in self._processes():
             handle.heard = excused(handle.heard, now, away)
             silence = now - handle.heard
-            if self._nodes[handle.node].cut:
+            if not self._works(handle) or any(self._nodes[node].cut for node in (handle.leader or handle).nodes):
                 continue
             if reason := worker_lost(silence, ready=handle.ready):
                 self._give_up(handle, reason)
@@ -129,7 +131,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     def _excuse(self, node: NodeHandle, heard: float) -> None:
         """Count the silence of a node and its workers from ``heard``."""
         node.heard = heard
-        for handle in self._workers.values():
+        for handle in self._processes():
             if handle.node == node.node.id:
                 handle.heard = max(handle.heard, heard)
 
@@ -175,7 +177,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
         def answered(found: Any) -> None:
             handle.asked = False
-            if not self._is_current(handle) or not isinstance(found, Vitals):
+            if not self._works(handle) or not isinstance(found, Vitals):
                 return
             if reason := found.lost(time.monotonic() - handle.heard):
                 self._give_up(handle, reason)
@@ -199,8 +201,16 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     # ------------------------------------------------------------------------------------ workers come and go
 
+    def _processes(self) -> list[ActorHandle]:
+        """Return the processes of all workers."""
+        return [process for handle in self._workers.values() for process in handle.team]
+
+    def _works(self, process: ActorHandle) -> bool:
+        """Whether the worker of a process is not lost."""
+        return self._is_current(process.leader or process)
+
     def _workers_per_node(self) -> Counter[str]:
-        """Return the number of workers on each node that has any."""
+        """Return the number of workers on each node that has any; a team is where its first member is."""
         return Counter(handle.node for handle in self._workers.values())
 
     def _homeless(self) -> int:
@@ -212,20 +222,40 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         now = time.monotonic()
         if not self._pending.due(now):
             return
-        started = self._workers_per_node()
+        started = Counter(process.node for process in self._processes())
         # A node that is not ready will get workers that are not counted yet.
         room = {name: node.room - started[name] for name, node in self._nodes.items() if node.ready}
-        for node, failures in self._pending.fill(now, self._nodes, room):
-            self._spawn(node, failures)
+        for place, failures in self._pending.fill(now, self._nodes, room, self._places):
+            self._spawn(place, failures)
 
-    def _spawn(self, node: str, failures: int = 0) -> None:
-        """Start a worker on a node, with its share of the node."""
-        spec, used = self._spec, self._nodes[node]
-        path = tuple(entry for entry in sys.path if entry)
-        setup = Setup(self._next_name(), node, used.agent, spec.device, self._location, path, home())
-        takes = self._needs.on(used.node)
-        handle = start_worker(setup, self._payload, takes=takes, options=self._options, failures=failures)
-        self._workers[handle.name] = handle
+    def _places(self, room: Mapping[str, int]) -> list[Place]:
+        """Return a place for one worker, given the room on nodes, if there is one."""
+        return places(room, 1, self._needs, {name: self._needs.kind(self._nodes[name].node) for name in room})
+
+    def _spawn(self, place: Place, failures: int = 0) -> None:
+        """Start a worker at a place, with its share of each node. A team starts as a whole or not at all."""
+        # The first member of a team reads the data.
+        at = max(range(len(place)), key=lambda rank: (len(self._nodes[place[rank]].partitions), -rank))
+        place = (place[at], *place[:at], *place[at + 1 :])
+        name, group, secret = self._next_name(), None, secrets.token_bytes()
+        if len(place) > 1:
+            group = reserve([self._needs.on(self._nodes[node].node) for node in place], place)
+        processes: list[ActorHandle] = []
+        for rank, node in enumerate(place):
+            used, seat = self._nodes[node], None
+            if group is not None:
+                address = used.node.address if len(set(place)) > 1 else LOOPBACK
+                first = processes[0].actor if processes else None
+                seat = Seat(rank, place, address, secret, first)
+            path = tuple(entry for entry in sys.path if entry)
+            setup = Setup(name, node, used.agent, self._spec.device, self._location, path, home(), seat)
+            takes = self._needs.on(used.node)
+            processes.append(start_worker(setup, self._payload, takes=takes, options=self._options, group=group))
+        handle, *members = processes
+        handle.failures, handle.members = failures, members
+        for member in members:
+            member.leader = handle
+        self._workers[name] = handle
         handle.outbox += [NodeJoined(other.node.id, other.agent) for other in self._nodes.values()]
 
     def _admit(self, handle: ActorHandle) -> None:
@@ -236,38 +266,53 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         handle.joined = True
         everything = len(node.partitions) == len(self._spec.train)
         partitions = None if everything else node.partitions
-        self._events.append(WorkerJoined(handle.name, Placement.on(handle.device), partitions))
+        placement = Placement((handle.device,) * len(handle.team), self._spec.teams[0].strategy)
+        self._events.append(WorkerJoined(handle.name, placement, partitions))
 
-    def _give_up(self, handle: ActorHandle, reason: str) -> None:
-        handle.killed = handle.killed or reason
+    def _give_up(self, process: ActorHandle, reason: str) -> None:
+        """End and lose a worker because of one of its processes."""
+        handle = process.leader or process
+        handle.killed = handle.killed or self._which(process) + reason
         self._kill(handle)
-        self._lose(handle, reason)
+        self._lose(process, reason)
 
     def _kill(self, handle: ActorHandle) -> None:
-        """End the process of a worker through Ray, and through the node agent: a stopped process ignores Ray."""
-        end(handle.actor)
-        node = self._nodes.get(handle.node)
-        if node is not None and handle.pid:
-            node.call("kill", handle.pid)
+        """End the processes of a worker through Ray, and through node agents: a stopped process ignores Ray."""
+        for process in handle.team:
+            end(process.actor)
+            node = self._nodes.get(process.node)
+            if node is not None and process.pid:
+                node.call("kill", process.pid)
 
-    def _lose(self, handle: ActorHandle, reason: str) -> None:
-        """Report the loss of a worker, and replace the worker."""
+    def _which(self, process: ActorHandle) -> str:
+        """Return which member of a team a reason is about; empty for the worker itself."""
+        if process.leader is None:
+            return ""
+        where = f" on {node.node.name}" if (node := self._nodes.get(process.node)) else ""
+        return f"member {process.leader.team.index(process)} of its team{where}: "
+
+    def _lose(self, process: ActorHandle, reason: str) -> None:
+        """Report the loss of a worker because of one of its processes, and replace the worker."""
+        handle = process.leader or process
         del self._workers[handle.name]
-        reason = handle.end_reason(reason)
+        reason = handle.end_reason(self._which(process) + reason)
+        if handle.group is not None:
+            self._kill(handle)
+            give_back(handle.group)
         wanted = not (self._closing or handle.retired)
         if handle.joined:
-            # Only a worker on the same node can read the same partitions.
-            replaced = wanted and handle.node in self._nodes
+            # Only a worker on the same nodes can read the same partitions.
+            replaced = wanted and self._nodes.keys() >= set(handle.nodes)
             self._events.append(WorkerLost(handle.name, reason, self._last_words(handle), replaced))
         if not wanted:
             return
         if handle.joined:
-            self._pending.add(PendingWorker(node=handle.node))
+            self._pending.add(PendingWorker(place=handle.nodes))
             self._start_due()
             return
         failures = handle.failures + 1
         check_starts(handle.name, failures, reason, "the logs of Ray on that node may say why")
-        self._pending.add(PendingWorker(time.monotonic() + restart_pause(failures), handle.node, failures))
+        self._pending.add(PendingWorker(time.monotonic() + restart_pause(failures), handle.nodes, failures))
 
     def _last_words(self, handle: ActorHandle) -> str:
         """Return the end of the output of the current trial, if the node agent can tell."""
@@ -332,7 +377,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             self._fetch(opened, opened.partitions)
             housed = self._pending.house(count, self._nodes)
             for failures in housed + [0] * (count - len(housed)):
-                self._spawn(node.id, failures)
+                self._spawn((node.id,) * self._needs.size, failures)
 
         self._calls.then(token.ask(opened, self._spec), answered)
 
@@ -351,8 +396,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         del self._nodes[name]
         self._discovery.lose(name)
         self._known_nodes.close(node)
-        for handle in [handle for handle in self._workers.values() if handle.node == name]:
-            handle.killed = handle.killed or f"its node {where} was lost: {reason}"
+        for handle in [handle for handle in self._workers.values() if name in handle.nodes]:
+            whose = "its node" if handle.node == name else "a node of its team,"
+            handle.killed = handle.killed or f"{whose} {where} was lost: {reason}"
             end(handle.actor)
             self._lose(handle, reason)
         for ref in self._forsake(name):
@@ -363,7 +409,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     def _is_unused(self, node: NodeHandle) -> bool:
         """Whether a node has no worker, will get none, and holds no version that only it has."""
         name = node.node.id
-        wanted = self._workers_per_node().keys() | self._pending.nodes()
+        wanted = {process.node for process in self._processes()} | self._pending.nodes()
         return node.ready and name not in wanted and not self._locations.alone(name)
 
     def _leave(self, node: NodeHandle) -> None:

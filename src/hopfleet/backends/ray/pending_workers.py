@@ -6,17 +6,20 @@ Pure: it decides where workers go, and starts none.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from hopfleet.backends.ray.placement import spread
+from hopfleet.backends.ray.placement import Place
+
+Choice = Callable[[Mapping[str, int]], Sequence[Place]]
+"""A function that finds places for workers, given the room on each node."""
 
 
 class PendingWorker(NamedTuple):
-    """A worker to start: when, on which node (or any), and how many predecessors died before they were ready."""
+    """A worker to start: when, on which nodes (or any), and how many predecessors died before they were ready."""
 
     when: float = 0.0
-    node: str | None = None
+    place: Place = ()
     failures: int = 0
 
 
@@ -33,7 +36,7 @@ class PendingWorkers:
 
     def nodes(self) -> set[str]:
         """Return the nodes with pending workers."""
-        return {pending.node for pending in self._open if pending.node is not None}
+        return {node for pending in self._open for node in pending.place}
 
     def pause(self, now: float) -> float:
         """Return the seconds until the next worker is due."""
@@ -41,24 +44,28 @@ class PendingWorkers:
 
     def homeless(self, nodes: Collection[str]) -> list[PendingWorker]:
         """Return the workers that fit on none of the nodes in use, or whose node is lost."""
-        return [pending for pending in self._open if pending.node is None or pending.node not in nodes]
+        return [pending for pending in self._open if not pending.place or not set(pending.place) <= set(nodes)]
 
-    def fill(self, now: float, nodes: Collection[str], room: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Take the workers that are due: the node and the failures of each. A worker without room waits for a new node.
+    def fill(
+        self, now: float, nodes: Collection[str], room: Mapping[str, int], choose: Choice
+    ) -> list[tuple[Place, int]]:
+        """Take the workers that are due: the place and the failures of each. One without room waits for a new node.
 
-        A replacement goes to the node of its predecessor, which has room for it; others go where there is most room.
+        A replacement goes to the place of its predecessor, which has room for it; others where ``choose`` finds room.
         """
         due = [pending for pending in self._open if pending.when <= now]
         self._open = [pending for pending in self._open if pending.when > now]
         left, filled = dict(room), []
         for pending in due:
-            node = pending.node if pending.node in nodes else next(iter(spread(left, 1)), None)
-            if node is None:
-                self._open.append(pending._replace(node=None))
+            mine = pending.place if set(pending.place) <= set(nodes) else ()
+            place = mine or next(iter(choose(left)), ())
+            if not place:
+                self._open.append(pending._replace(place=()))
                 continue
-            if node in left:
-                left[node] -= 1
-            filled.append((node, pending.failures))
+            for node in place:
+                if node in left:
+                    left[node] -= 1
+            filled.append((place, pending.failures))
         return filled
 
     def house(self, count: int, nodes: Collection[str]) -> list[int]:

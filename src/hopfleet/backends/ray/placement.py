@@ -7,7 +7,8 @@ task. Partitions go to nodes in proportion to their power.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hopfleet.errors import UsageError
@@ -60,10 +61,20 @@ class WorkerNeeds:
     memory: float = 0.0  #: bytes
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: The node of each member of the only worker, by its name; empty if members may be anywhere.
+    members: tuple[str, ...] = ()
+    #: Members of a worker's team; each takes a share of its node.
+    size: int = 1
+    #: Whether the members of a team may be on several nodes.
+    spans: bool = False
 
     def on(self, node: Node) -> dict[str, float]:
         """Return the resources that a worker takes on a node, under Ray's names."""
         return self._resources(on_gpu=self.device != "cpu" and node.gpus > 0 and self.gpus > 0)
+
+    def kind(self, node: Node) -> str:
+        """Return the kind of device that a worker has on a node, as far as the members of a team must agree."""
+        return "cuda" if self.on(node).get("GPU") else "cpu"
 
     @property
     def anywhere(self) -> dict[str, float]:
@@ -76,13 +87,14 @@ class WorkerNeeds:
         return {name: amount for name, amount in wanted.items() if amount}
 
     def room(self, node: Node) -> int:
-        """Return how many workers fit on a node."""
+        """Return how many members of workers fit on a node."""
         if any(node.labels.get(name) != value for name, value in self.labels.items()):
             return 0
         if self.device not in ("cpu", "auto") and not node.gpus:
             return 0
         fits = [_fit(node.free_amount(name), amount, whole=name == "GPU") for name, amount in self.on(node).items()]
-        return min(fits, default=int(node.free_cpus))
+        room = min(fits, default=int(node.free_cpus))
+        return min(room, self.members.count(node.name)) if self.members else room
 
     def explain(self, node: Node) -> str:
         """Describe what a node offers and how many workers fit."""
@@ -97,7 +109,8 @@ class WorkerNeeds:
 
     def __str__(self) -> str:
         labels = "".join(f", label {name}={value}" for name, value in self.labels.items())
-        return ", ".join(_amount(*each) for each in self.anywhere.items()) + labels
+        team = f" for each of {self.size} members" if self.size > 1 else ""
+        return ", ".join(_amount(*each) for each in self.anywhere.items()) + labels + team
 
 
 def why_unready(
@@ -135,16 +148,64 @@ def _amount(name: str, amount: float) -> str:
     return f"{amount:g} {name}{'s' * (amount != 1 and name in ('CPU', 'GPU'))}"
 
 
-def choose_nodes(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pack: bool = False) -> list[str]:
-    """Choose a node for each worker: as evenly as their room allows, or, to ``pack`` them, on as few as possible."""
-    room = {node.id: needs.room(node) for node in nodes}
-    if sum(room.values()) < workers:
+Place = tuple[str, ...]
+"""The node of each member of a worker's team; one node for a worker on one device."""
+
+
+def choose_nodes(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pack: bool = False) -> list[Place]:
+    """Choose nodes for each worker: as evenly as their room allows, or, to ``pack`` them, on as few as possible."""
+    chosen = places_on(nodes, workers, needs, pack=pack)
+    if len(chosen) < workers:
         seen = "; ".join(needs.explain(node) for node in nodes)
+        teams = "" if needs.size == 1 or needs.spans else "; a team with this strategy must fit on one node"
+        fewer = "use fewer workers" if needs.size == 1 else "use fewer workers, smaller teams"
         raise UsageError(
-            f"workers={workers}: only {sum(room.values())} fit, at {needs} each ({seen}); use fewer workers, or add "
+            f"workers={workers}: only {len(chosen)} fit, at {needs} each ({seen}){teams}; {fewer}, or add "
             "nodes (Ray's autoscaler does so for hop.Ray(autoscale=True))"
         )
-    return packed(room, workers) if pack else spread(room, workers)
+    return chosen
+
+
+def places_on(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pack: bool = False) -> list[Place]:
+    """Return at most ``workers`` places on nodes."""
+    room = {node.id: needs.room(node) for node in nodes}
+    chosen = places(room, workers, needs, {node.id: needs.kind(node) for node in nodes}, pack=pack)
+    names = {node.id: node.name for node in nodes}
+    return [tuple(_in_order(place, names, needs.members)) for place in chosen]
+
+
+def _in_order(place: Place, names: Mapping[str, str], members: Sequence[str]) -> Iterator[str]:
+    """Yield the nodes of a place in the order in which ``members`` names them, if it does."""
+    left = list(place)
+    for wanted in members:
+        found = next((node for node in left if names[node] == wanted), None)
+        if found is not None:
+            left.remove(found)
+            yield found
+    yield from left
+
+
+def places(
+    room: Mapping[str, int], count: int, needs: WorkerNeeds, kinds: Mapping[str, str], *, pack: bool = False
+) -> list[Place]:
+    """Return at most ``count`` places, given the ``room`` for members on each node and the kinds of their devices.
+
+    The members of a team are on one node where that has room, and otherwise, if teams span nodes, on as few as
+    possible, all with the same kind of device.
+    """
+    whole = {name: free // needs.size for name, free in room.items()}
+    chosen: list[Place] = [(name,) * needs.size for name in (packed if pack else spread)(whole, count)]
+    left = Counter({name: max(0, free) for name, free in room.items()})
+    for place in chosen:
+        left.subtract(place)
+    for kind in sorted({kinds[name] for name in room}) if needs.spans else ():
+        alike = Counter({name: free for name, free in left.items() if kinds[name] == kind})
+        while len(chosen) < count and alike.total() >= needs.size:
+            most = sorted(alike, key=lambda name: -alike[name])
+            place = tuple([name for name in most for _ in range(alike[name])][: needs.size])
+            alike.subtract(place)
+            chosen.append(place)
+    return chosen
 
 
 def packed(room: Mapping[str, int], count: int) -> list[str]:

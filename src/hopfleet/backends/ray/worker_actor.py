@@ -23,16 +23,22 @@ from typing import Any
 
 import cloudpickle
 
+from hopfleet.backends.ray import links
+from hopfleet.backends.ray.links import Seat
 from hopfleet.backends.ray.node_agent import LOGS, at_home
 from hopfleet.backends.ray.versions import StorageLocation, WorkerVersions
 from hopfleet.domain.messages import RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
+from hopfleet.frameworks.base import Framework
+from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.store.versions.cluster import receive
+from hopfleet.support import meeting
 from hopfleet.support.logging import messages
 from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Turn, captured
+from hopfleet.worker.process import why_unable
 from hopfleet.worker.protocol import (
     Events,
     Execute,
@@ -47,8 +53,8 @@ from hopfleet.worker.protocol import (
     Stopped,
     Unable,
 )
-from hopfleet.worker.serving import carry_out
-from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.serving import carry_out, sign_of_life
+from hopfleet.worker.spec import WorkerSpec, preload
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
 
@@ -73,6 +79,7 @@ class Setup:
     location: StorageLocation
     path: tuple[str, ...]
     home: tuple[str, str]  #: of the driver, see ``node_agent.home``
+    seat: Seat | None = None  #: in a team; None for a worker on one device
 
 
 class WorkerActor:
@@ -80,6 +87,8 @@ class WorkerActor:
 
     def __init__(self, setup: Setup, payload: bytes) -> None:
         self._setup = setup
+        #: Where the other members of a team find the first one.
+        self._listener = meeting.listen(setup.seat.address) if setup.seat and not setup.seat.rank else None
         self._payload = payload
         #: Orders, each with the version that is being fetched for it; done when the version is here or will not come.
         self._inbox: queue.SimpleQueue[tuple[Order, Future[None] | None]] = queue.SimpleQueue()
@@ -95,8 +104,15 @@ class WorkerActor:
         self._order = threading.Lock()
         #: Of the worker, once there is one.
         self._interruption: Interruption | None = None
+        self._used: tuple[Framework, Placement] | None = None
         self._versions = WorkerVersions(setup.location, setup.node, setup.agent)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
+
+    def meeting(self) -> tuple[str, int]:
+        """Return where the other members of the team find this one."""
+        assert self._listener is not None
+        place: tuple[str, int] = self._listener.getsockname()[:2]
+        return place
 
     def tell(self, number: int, orders: Sequence[Order], drops: Sequence[VersionRef]) -> None:
         """Take orders, and drop versions on this node. Messages are numbered, since calls overtake each other.
@@ -120,7 +136,10 @@ class WorkerActor:
         reports = []
         with contextlib.suppress(queue.Empty):
             reports = [self._outbox.get(timeout=seconds), *_rest(self._outbox)]
-        return [*_rest(self._notes), *reports]
+        return [*self._beat(), *_rest(self._notes), *reports]
+
+    def _beat(self) -> list[Report]:
+        return [] if self._used is None else [sign_of_life(*self._used)]
 
     def _take(self, order: Order) -> None:
         match order:
@@ -150,20 +169,33 @@ class WorkerActor:
             valid = spec.valid and at_home(spec.valid, setup.home)
             spec = replace(spec, train=at_home(spec.train, setup.home), valid=valid)
             device = _device(setup.device, spec)
+            shape, team = spec.teams[0], None
+            placement = Placement((device,) * shape.devices, shape.strategy)
+            if setup.seat is not None:
+                team = self._join(setup.seat, spec, placement)
+                if setup.seat.rank:
+                    self._outbox.put(Ready(os.getpid(), device))
+                    spec.task.framework.follow(team)
+                    return
             worker = Worker(
                 setup.name,
                 replace(spec, logs=logs),
-                Placement.on(device),
+                placement,
                 lambda events: self._outbox.put(Events(events)),
                 capture=self._captured,
                 guest=False,
                 versions=self._versions,
+                team=team,
             )
+        except MemberLost as error:
+            messages().warning("the team cannot be formed: %s", error)
+            os._exit(1)  # the driver starts all members anew
         except Exception as error:
-            self._outbox.put(Unable(describe(error)))
+            self._outbox.put(Unable(*why_unable(error)))
             return
         del self._payload
         self._interruption = worker.interruption
+        self._used = spec.task.framework, Placement.on(device)
         self._outbox.put(Ready(os.getpid(), device))
         try:
             self._serve(worker)
@@ -177,6 +209,21 @@ class WorkerActor:
                 time.sleep(CHECK_SECONDS)
             time.sleep(CHECK_SECONDS)
             os._exit(1)
+
+    def _join(self, seat: Seat, spec: WorkerSpec, placement: Placement) -> Team:
+        """Form a team with the other members."""
+        import ray
+
+        if self._listener is not None:
+            connections = links.welcome(self._listener, seat, placement.device)
+        else:
+            try:
+                place = ray.get(seat.first.meeting.remote())
+            except ray.exceptions.RayError as error:
+                raise MemberLost("the first member is gone") from error
+            connections = [links.call(place, seat, placement.device)]
+        membership = Membership(seat.rank, placement, connections, seat.address, seat.apart)
+        return spec.task.framework.join(membership)
 
     def _serve(self, worker: Worker) -> None:
         """Carry out orders until told to stop."""
@@ -244,7 +291,7 @@ def _rest(reports: queue.SimpleQueue[Report]) -> Iterator[Report]:
 
 def _preload(spec: WorkerSpec) -> None:
     """Import modules before the worker is ready, or its first unit would take seconds longer."""
-    for module in spec.task.preload:
+    for module in preload(spec):
         # A module that fails here fails again, with a good message, when the task needs it.
         with contextlib.suppress(Exception):
             importlib.import_module(module)

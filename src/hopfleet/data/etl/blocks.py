@@ -31,7 +31,12 @@ class Block:
 
     @property
     def last_line(self) -> int:
-        return self.line + self.data.count(b"\n") - self.data.endswith(b"\n")
+        return self.line + count(self.data, "\n") - self.data.endswith(b"\n")
+
+
+def count(data: bytes, letter: str) -> int:
+    """Return how often a letter of ASCII occurs; several times as fast as ``bytes.count``."""
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord(letter)))
 
 
 def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterator[Block]:
@@ -57,14 +62,15 @@ def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterat
         if end:
             block = data[:end]
             yield Block(start, line, bytes(block))
-            start, line = start + end, line + block.count(b"\n")
+            start, line = start + end, line + count(block, "\n")
         rest = data[end:]
 
 
 def _last_end(data: bytes, quoted: bool) -> int:
     """Return where the last whole row ends; 0 if there is none."""
-    if not quoted or b'"' not in data:
-        return data.rfind(b"\n") + 1
+    end = data.rfind(b"\n") + 1
+    if not quoted or (count(data, '"') - data.count(b'"', end)) % 2 == 0:
+        return end
     ends = row_ends(data, quoted=True)
     return int(ends[-1]) + 1 if len(ends) else 0
 

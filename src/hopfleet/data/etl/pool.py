@@ -1,6 +1,8 @@
-"""Processes that do pieces of work side by side, without importing the user's script again.
+"""Threads and processes that do pieces of work side by side.
 
-A process that dies is replaced and its piece done again. All end when the process that started them is gone.
+Threads need no start, and serve where Arrow and numpy do the work. Python code of users runs in processes, which do not
+import the user's script again. A process that dies is replaced and its piece done again. All end when the process that
+started them is gone.
 """
 
 from __future__ import annotations
@@ -12,12 +14,19 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Self
 
 import cloudpickle
 
+from hopfleet.data.columns import Column
+from hopfleet.data.etl.chunks import Chunk
+from hopfleet.data.etl.work import Made, Share, gather
 from hopfleet.errors import DataError, HopfleetError
 
 ATTEMPTS = 3
@@ -32,8 +41,12 @@ serve(int(sys.argv[1]))
 """What a new process runs: it finds modules where this process does."""
 
 
+Numbered = tuple[int, Any]
+"""The number of a task, and the task or its result."""
+
+
 class Pool:
-    """Processes that call functions; with ``count`` 1, this process calls them itself."""
+    """Threads or processes that call functions; with ``count`` 1, the caller's thread calls them itself."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -44,16 +57,65 @@ class Pool:
         if self._count > 1:
             self._hire(self._count)
 
-    def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """Yield the number and the result of each task, as they end. Raise the exception of the first that fails."""
-        if self._count == 1 or len(tasks) <= 1:
-            for number, task in enumerate(tasks):
-                yield number, function(*task)
+    def workplace(self, folder: Path) -> Path:
+        """Return the folder for files between tasks, as tasks see it; ``folder`` is the workspace."""
+        return folder
+
+    def carried(self, table: Any) -> Any:
+        """Return a table if tasks cannot read it from the workspace, and must bring it with them; else None."""
+        return None
+
+    def at_hand(self, chunks: Sequence[Chunk], column: str) -> Sequence[Chunk]:
+        """Return chunks that this process can read a column of."""
+        return chunks
+
+    def gathering(
+        self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], shares: Sequence[Share],
+        columns: Mapping[str, Column],
+    ) -> tuple[Callable[..., Any], Iterable[tuple[Any, ...]]]:  # fmt: skip
+        """Return the function that writes a partition, and the tasks for all. ``makes`` are the tasks of the chunks."""
+        return gather, ((mades, share, columns) for share in shares)
+
+    def run(
+        self, function: Callable[..., Any], tasks: Iterable[Numbered], *, threads: bool, homes: Sequence[int] = ()
+    ) -> Iterator[Numbered]:
+        """Yield the number and the result of each task, as they end. Raise the exception of the first that fails.
+
+        Tasks are taken one by one as threads or processes become free. ``homes`` matter on clusters only: tasks of
+        equal homes run on one node, so that they find each other's files.
+        """
+        if self._count == 1:
+            return ((number, function(*task)) for number, task in tasks)
+        return self._threads(function, iter(tasks)) if threads else self._processes(function, iter(tasks))
+
+    def _threads(self, function: Callable[..., Any], tasks: Iterator[Numbered]) -> Iterator[Numbered]:
+        executor = ThreadPoolExecutor(self._count)
+        try:
+            running: dict[Future[Any], int] = {}
+            while True:
+                for number, task in islice(tasks, self._count + 1 - len(running)):  # one waits for the next free thread
+                    running[executor.submit(function, *task)] = number
+                if not running:
+                    return
+                for done in wait_for(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(done), done.result()
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+    def _processes(self, function: Callable[..., Any], tasks: Iterator[Numbered]) -> Iterator[Numbered]:
+        first = list(islice(tasks, 2))
+        if len(first) <= 1:
+            yield from ((number, function(*task)) for number, task in first)
             return
-        waiting = deque(enumerate(cloudpickle.dumps((function, task)) for task in tasks))
+        waiting: deque[tuple[int, bytes]] = deque()
+        left = chain(first, tasks)
         busy: dict[Connection, tuple[int, bytes]] = {}
         deaths: dict[int, int] = {}
-        while waiting or busy:
+        while True:
+            for number, task in islice(left, max(0, self._count - len(busy) - len(waiting))):
+                waiting.append((number, cloudpickle.dumps((function, task))))
+            if not waiting and not busy:
+                return
             self._hire(min(self._count, len(waiting) + len(busy)))
             for connection in self._workers:
                 if connection not in busy and waiting:
@@ -126,14 +188,14 @@ def serve(descriptor: int) -> None:
             function, task = cloudpickle.loads(received)
             answer = (True, function(*task))
         except Exception as error:
-            answer = (False, _portable(error))
+            answer = (False, portable(error))
         try:
             connection.send_bytes(cloudpickle.dumps(answer))
         except OSError:
             os._exit(0)
 
 
-def _portable(error: Exception) -> Exception:
+def portable(error: Exception) -> Exception:
     """Return an exception that another process can raise; those of Hopfleet keep their type."""
     if isinstance(error, HopfleetError):
         with contextlib.suppress(Exception):

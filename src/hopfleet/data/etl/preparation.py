@@ -1,4 +1,4 @@
-"""Preparing data: raw files are parsed, fitted, transformed and dealt to partitions, by several processes.
+"""Preparing data: raw files are parsed, fitted, transformed and dealt to partitions, by several workers.
 
 The stages are: read (pieces of text become chunks of typed columns), fit (statistics of training rows), apply (the
 recipe), gather (one partition each). Chunks depend on the files alone, and results are put together in the order of the
@@ -8,6 +8,8 @@ rows, so the data set is the same, byte for byte, for any number of workers. Wit
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -22,19 +24,20 @@ import numpy as np
 import pyarrow as pa
 
 from hopfleet.data import manifest
+from hopfleet.data.columns import Array
 from hopfleet.data.dataset import Dataset, open_dataset
-from hopfleet.data.etl.chunks import Chunk, Failure, Layout, lacking, layout_of, save_table
+from hopfleet.data.etl.chunks import Chunk, Failure, Layout, divided, lacking, layout_of, save_table
 from hopfleet.data.etl.images import Images, image_tables
 from hopfleet.data.etl.listing import Files, find_files
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.etl.progress import Progress
-from hopfleet.data.etl.reading import cut_pieces, parse, stored_chunks
+from hopfleet.data.etl.reading import cut_pieces, expected_pieces, parse, stored_chunks
 from hopfleet.data.etl.recipe import Prepared, Recipe, as_recipe, fingerprint
 from hopfleet.data.etl.splitting import Split, as_split, assign, leaks
 from hopfleet.data.etl.statistics import merged
 from hopfleet.data.etl.tables import as_tables
 from hopfleet.data.etl.target import PREPARED, find_existing, open_prepared, put_in_place
-from hopfleet.data.etl.work import Made, TooManyFailures, fit_chunk, gather, make_chunk
+from hopfleet.data.etl.work import Made, Share, TooManyFailures, deal, fit_chunk, make_chunk
 from hopfleet.data.etl.workspace import Workspace, workspace_for
 from hopfleet.data.folders import open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
@@ -52,6 +55,7 @@ WORKER_BYTES = 8 << 20
 """Bytes of source files for which a further process is worth its start."""
 
 ON_ERROR = ("raise", "skip", "keep")
+BACKENDS = ("local", "inline", "ray")
 
 
 def prepare(
@@ -80,11 +84,12 @@ def prepare(
     sets, in folders of these names. Statistics are those of the first split alone, and a warning counts the rows that
     occur in several splits.
 
-    ``workers`` processes share the work; the data set does not depend on their number. A row that fails raises an error
-    that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to failed.jsonl with
-    its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it was when it is
-    made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any other,
-    DataChanged says how they differ, and ``overwrite=True`` replaces it.
+    ``workers`` threads or processes share the work, or, with ``backend="ray"``, that many tasks on the nodes of a Ray
+    cluster; the data set does not depend on their number, and "inline" is for a single thread. A row that fails raises
+    an error that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to
+    failed.jsonl with its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it
+    was when it is made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any
+    other, DataChanged says how they differ, and ``overwrite=True`` replaces it.
     """
     if on_error not in ON_ERROR:
         raise DataError(
@@ -92,8 +97,9 @@ def prepare(
         )
     if not hasattr(partitions, "__index__") or operator.index(partitions) < 1:
         raise DataError(f"partitions={partitions!r}: must be an integer of at least 1")
-    if backend not in ("local", "inline"):
-        raise DataError(f"backend={backend!r}: must be 'local', for processes of this machine, or 'inline', for none")
+    if backend not in BACKENDS:
+        near = did_you_mean(backend, BACKENDS)
+        raise DataError(f"backend={backend!r}: unknown; {near}there are {', '.join(BACKENDS)}")
     opened, divide, target = _Opened(source), as_split(split), open_folder(folder)
     if recipe is None and opened.found and opened.found[0].format == "images":
         recipe = Images()
@@ -110,7 +116,14 @@ def prepare(
     if (existing := find_existing(target, job, overwrite)) is not None:
         return existing
     count = 1 if backend == "inline" else _workers(workers, opened.size)
-    with workspace_for(target, job) as space, Pool(count) as pool, Progress(quiet) as progress:
+    with workspace_for(target, job) as space, Progress(quiet) as progress, contextlib.ExitStack() as stack:
+        pool = Pool(count)
+        if backend == "ray":
+            from hopfleet.backends.ray.preparing import RayPool
+
+            pool = RayPool(None if workers == "auto" else count, target, space.path)
+            opened.found = pool.shared(opened.found)
+        stack.enter_context(pool)
         limit = 0 if on_error == "raise" else error_limit
         preparation = _Preparation(space, pool, progress, made, divide, job, limit)
         try:
@@ -207,24 +220,31 @@ class _Preparation:
 
     def run(self, opened: _Opened) -> Path:
         """Return the folder with the finished data sets."""
-        self._pool.start()
+        if not self._recipe.threads:
+            self._pool.start()
         wanted = self._wanted()
         chunks = [chunk for chunk in self._read(opened, wanted) if chunk.rows or chunk.failures]
+        if not self._recipe.threads:
+            chunks = divided(chunks)
         if not sum(chunk.rows for chunk in chunks):
             raise DataError("the source has no rows; it must have at least one per partition")
         if opened.dataset is not None and self._recipe.fits:
             raise DataError("a data set has been prepared already; fit a recipe to raw files or tables")
         layout = layout_of(chunks) if opened.dataset is None else Layout({n: pa.null() for n in opened.dataset.columns})
-        names, splits = [""], dict[int, Path | None].fromkeys(range(len(chunks)))
+        names, paths = [""], [Path() for _ in chunks]
         if self._split is not None:
             (self._space.path / "splits").mkdir(exist_ok=True)
             paths = [self._space.file("splits", number, ".npy") for number in range(len(chunks))]
-            names = assign(self._split, chunks, layout, self._job["seed"], paths)
-            splits.update(enumerate(paths))
+            names = assign(self._split, self._pool.at_hand(chunks, self._split.by), layout, self._job["seed"], paths)
         layout = layout.only(self._recipe.inputs)
-        prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, list(splits.values())))
-        mades = self._make(chunks, prepared, list(splits.values()), len(names))
-        built = self._gather(mades, names)
+        prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, paths))
+        place = self._pool.workplace(self._space.path) / "made"
+        makes = [
+            (chunk, prepared, path, len(names), self._limit, place / f"{number:06d}.arrow")
+            for number, (chunk, path) in enumerate(zip(chunks, paths, strict=True))
+        ]
+        mades = self._make(makes, [chunk.home for chunk in chunks])
+        built = self._gather(makes, mades, names)
         self._finish(built, names, mades, prepared if opened.dataset is None else None)
         return built
 
@@ -238,7 +258,7 @@ class _Preparation:
             data = opened.dataset
             schema = pa.schema([(name, pa.null()) for name in data.columns])
             return [
-                Chunk("dataset", data.url, part, rows, schema, (), data.url, 1, dataset=data)
+                Chunk("dataset", data.url, part, rows, schema, (), data.url, 1, dataset=data, home=part)
                 for part, rows in enumerate(data.partition_rows)
             ]
         if opened.files is None:
@@ -246,12 +266,14 @@ class _Preparation:
         if opened.found[0].format == "images":
             return [*self._saved(image_tables(opened.files, opened.found))]
         if opened.found[0].format in ("parquet", "arrow"):
-            return [chunk for file in opened.found for chunk in stored_chunks(file)]
-        pieces = list(cut_pieces(opened.files, opened.found, wanted))
-        self._progress.stage("reading", len(pieces))
-        (self._space.path / "raw").mkdir(exist_ok=True)
-        tasks = [(piece, self._space.path / "raw", f"{number:06d}") for number, piece in enumerate(pieces)]
-        parsed = self._space.do(self._pool, "read", parse, tasks, self._count_read)
+            stored = (chunk for file in opened.found for chunk in stored_chunks(file))
+            return [dataclasses.replace(chunk, home=number) for number, chunk in enumerate(stored)]
+        pieces = cut_pieces(opened.files, opened.found, wanted)
+        self._progress.stage("reading", expected_pieces(opened.found))
+        raw = self._pool.workplace(self._space.path) / "raw"
+        tasks = ((piece, raw, f"{number:06d}") for number, piece in enumerate(pieces))
+        threads = opened.found[0].format in ("csv", "tsv", "json")
+        parsed = self._space.do(self._pool, "read", parse, tasks, self._count_read, threads=threads)
         return [chunk for each in parsed for chunk in each]
 
     def _saved(self, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Iterator[Chunk]:
@@ -260,26 +282,28 @@ class _Preparation:
         for number, table in enumerate(tables):
             path = self._space.file("raw", number, ".arrow")
             save_table(table, path)
-            yield Chunk("arrow", str(path), 0, table.num_rows, table.schema, lacking(table), "the source", row)
+            about = (table.num_rows, table.schema, lacking(table), "the source", row)
+            yield Chunk("arrow", str(path), 0, *about, table=self._pool.carried(table), home=number)
             row += table.num_rows
 
     def _count_read(self, chunks: list[Chunk]) -> None:
         self._progress.advance(sum(chunk.rows for chunk in chunks), sum(len(chunk.failures) for chunk in chunks))
 
-    def _fit(self, chunks: Sequence[Chunk], layout: Layout, splits: Sequence[Path | None]) -> Mapping[str, Any]:
+    def _fit(self, chunks: Sequence[Chunk], layout: Layout, splits: Sequence[Path]) -> Mapping[str, Any]:
         if not self._recipe.fits:
             return {}
         self._progress.stage("fitting", len(chunks))
-        tasks = [(chunk, self._recipe, layout, split) for chunk, split in zip(chunks, splits, strict=True)]
+        tasks = ((chunk, self._recipe, layout, _load(path)) for chunk, path in zip(chunks, splits, strict=True))
         rows = iter(chunks)
-        parts = self._space.do(self._pool, "fit", fit_chunk, tasks, lambda _: self._progress.advance(next(rows).rows))
+        parts = self._space.do(
+            self._pool, "fit", fit_chunk, tasks, lambda _: self._progress.advance(next(rows).rows),
+            threads=self._recipe.threads, homes=[chunk.home for chunk in chunks],
+        )  # fmt: skip
         each = [statistics for part in parts for statistics in part]
         return functools.reduce(merged, each) if each else {}
 
-    def _make(
-        self, chunks: Sequence[Chunk], prepared: Prepared, splits: Sequence[Path | None], count: int
-    ) -> list[Made]:
-        self._progress.stage("applying", len(chunks))
+    def _make(self, makes: Sequence[tuple[Any, ...]], homes: Sequence[int]) -> list[Made]:
+        self._progress.stage("applying", len(makes))
         failures: list[Failure] = []
 
         def done(made: Made) -> None:
@@ -288,20 +312,18 @@ class _Preparation:
                 raise TooManyFailures(failures)
             self._progress.advance(made.rows, len(made.failures))
 
-        tasks = [
-            (chunk, prepared, split, count, self._limit, self._space.file("made", number, ".arrow"), count > 1)
-            for number, (chunk, split) in enumerate(zip(chunks, splits, strict=True))
-        ]
-        return self._space.do(self._pool, "made", make_chunk, tasks, done)
+        tasks = ((chunk, prepared, _load(path), *rest) for chunk, prepared, path, *rest in makes)
+        threads = self._recipe.threads
+        return self._space.do(self._pool, "made", make_chunk, tasks, done, threads=threads, homes=homes)
 
-    def _gather(self, mades: Sequence[Made], names: Sequence[str]) -> Path:
+    def _gather(self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], names: Sequence[str]) -> Path:
         schema = Schema()
         for made in mades:
             if made.rows:
                 schema.extend(made.columns, made.rows)
         built, partitions, seed = self._space.path / "built", self._job["partitions"], self._job["seed"]
         (self._space.path / "deals").mkdir(exist_ok=True)
-        tasks = []
+        shares: list[Share] = []
         for split, name in enumerate(names):
             rows = [made.bounds[split + 1] - made.bounds[split] for made in mades]
             if sum(rows) < partitions:
@@ -309,15 +331,17 @@ class _Preparation:
                 raise DataError(f"partitions={partitions}: must be at most the number of rows{which}, {sum(rows)}")
             dealer, deals = Evenly(partitions, seed), []
             for number, count in enumerate(rows):
-                deals.append(self._space.path / "deals" / f"{split:03d}-{number:06d}.npy")
-                np.save(deals[-1], dealer.deal(count).astype(np.int32))
+                path = self._space.path / "deals" / f"{split:03d}-{number:06d}.npy"
+                deals.append(deal(dealer.deal(count), partitions, path))
             (built / name).mkdir(parents=True, exist_ok=True)
             paths = [built / name / partition_name(index) for index in range(partitions)]
-            tasks += [(mades, deals, split, index, schema.columns, path) for index, path in enumerate(paths)]
-        self._progress.stage("gathering", len(tasks))
+            shares += [Share(split, index, deals, path) for index, path in enumerate(paths)]
+        self._progress.stage("gathering", len(shares))
+        function, tasks = self._pool.gathering(makes, mades, shares, schema.columns)
         files: list[PartitionFile] = self._space.do(
-            self._pool, "parts", gather, tasks, lambda part: self._progress.advance(part.rows)
-        )
+            self._pool, "parts", function, tasks, lambda part: self._progress.advance(part.rows),
+            homes=[share.index for share in shares],
+        )  # fmt: skip
         for split, name in enumerate(names):
             own = tuple(files[split * partitions : (split + 1) * partitions])
             write_text(built / name / manifest.FILE, Manifest(schema.columns, own, seed).to_json(), durable=True)
@@ -328,16 +352,9 @@ class _Preparation:
         failures = [failure for made in mades for failure in made.failures]
         found: dict[str, int] = {}
         if self._split is not None:
-            hashes = [np.load(made.path.with_suffix(".npy")) for made in mades if made.rows]
-            made_rows = [made for made in mades if made.rows]
             found = leaks(
                 names,
-                {
-                    split: np.concatenate(
-                        [h[m.bounds[split] : m.bounds[split + 1]] for h, m in zip(hashes, made_rows, strict=True)]
-                    )
-                    for split in range(len(names))
-                },
+                {split: np.concatenate([made.hashes_of(split) for made in mades]) for split in range(len(names))},
             )
         if found:
             listed = ", ".join(f"{count:,} rows of {name}" for name, count in found.items())
@@ -363,6 +380,11 @@ class _Preparation:
         }
         write_text(built / PREPARED, json.dumps(content, indent=2, sort_keys=True, default=str) + "\n", durable=True)
         sync(built)
+
+
+def _load(splits: Path) -> Array | None:
+    """Return the split of each row of a chunk; None if there are no splits."""
+    return np.load(splits) if splits.name else None
 
 
 def _workers(workers: int | str, size: int) -> int:

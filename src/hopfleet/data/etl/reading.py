@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopfleet.data.columns import check_names
+from hopfleet.data.convert import number_array
 from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, row_lines
 from hopfleet.data.etl.chunks import (
     Chunk,
@@ -71,6 +72,11 @@ def cut_pieces(files: Files, found: Sequence[Found], wanted: frozenset[str] | No
                 yield Piece(file, files, block.start, block.start + len(block.data), block.line, names, wanted)
 
 
+def expected_pieces(found: Sequence[Found]) -> int:
+    """Return about how many pieces files have."""
+    return sum(1 if file.compression or file.is_remote else -(-file.size // BLOCK_BYTES) for file in found)
+
+
 def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...], Block]:
     """Return the names in the first row of a CSV file, and the block without that row."""
     ends = block.data.find(b"\n")
@@ -93,6 +99,7 @@ def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...
 def parse(piece: Piece, folder: Path, name: str) -> list[Chunk]:
     """Parse a piece into Arrow files in ``folder``, whose names begin with ``name``; return the chunks."""
     chunks = []
+    folder.mkdir(parents=True, exist_ok=True)
     for number, (table, line, lines, failures) in enumerate(_tables(piece)):
         path = folder / f"{name}-{number:05d}.arrow"
         save_table(table, path)
@@ -103,7 +110,7 @@ def parse(piece: Piece, folder: Path, name: str) -> list[Chunk]:
         elif lines is not None and len(lines):
             line = int(lines[0])
         kept = (str(path), 0, table.num_rows, table.schema, lacking(table), piece.file.path, line, beside, failures)
-        chunks.append(Chunk("arrow", *kept))
+        chunks.append(Chunk("arrow", *kept, origin=(parse, piece, folder, name), home=int(name)))
     return chunks
 
 
@@ -212,7 +219,7 @@ def _converted(
             failures.setdefault(row, Failure(file, int(lines[row]), error, "", table.slice(row, 1).to_pylist()[0]))
     if failures:
         left = np.delete(np.arange(table.num_rows), list(failures))
-        table, lines = table.take(pa.array(left)), lines[left]
+        table, lines = table.take(number_array(left)), lines[left]
     for name, kind in types.items():
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table.column(name).cast(kind))

@@ -6,6 +6,7 @@ JSON and arrays, and the recipe's code as text to read and as a pickle to run.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -44,6 +45,9 @@ class Recipe:
     #: Whether batches are Arrow tables instead: fast for text, and a missing value is a null.
     arrow: ClassVar[bool] = False
 
+    #: Whether Arrow or numpy do the work, which let other threads run. Then threads share it, otherwise processes.
+    threads: ClassVar[bool] = False
+
     #: Columns that only training needs; raw data to predict may lack them.
     labels: Sequence[str] = ()
 
@@ -69,7 +73,7 @@ class Recipe:
 class AsStored(Recipe):
     """The recipe that changes nothing."""
 
-    arrow = True
+    arrow = threads = True
 
     def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
         return {name: batch.column(name) for name in batch.column_names}
@@ -146,7 +150,7 @@ class Prepared:
         self.layout = layout
         self.fitted = fitted
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A SHA-256 of the recipe's code and settings, its statistics, and the columns that it takes."""
         arrays: dict[str, Any] = {}

@@ -6,6 +6,7 @@ results do not depend on the number of workers, because chunks are the same for 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopfleet.data.columns import Array
+from hopfleet.data.convert import arrow_numbers
 from hopfleet.errors import DataError
 
 POINTS = 4096
@@ -38,14 +40,17 @@ class Moments:
         """Return the moments of an array of numbers; NaN and None are left out."""
         if isinstance(values, pa.Array | pa.ChunkedArray):
             values = values.drop_null().cast(pa.float64())
-            array = _numpy(values)
+            array = numbers(values)
         else:
             array = np.asarray(values, np.float64)
-        array = array[~np.isnan(array)]
+        if (missing := np.isnan(array)).any():
+            array = array[~missing]
         if not len(array):
             return cls()
         mean = float(array.mean())
-        return cls(len(array), mean, float(((array - mean) ** 2).sum()), float(array.min()), float(array.max()))
+        apart = np.subtract(array, mean)
+        squares = np.multiply(apart, apart, out=apart)
+        return cls(len(array), mean, float(squares.sum()), float(array.min()), float(array.max()))
 
     @property
     def deviation(self) -> float:
@@ -65,7 +70,7 @@ class Moments:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Counts:
     """How often each value occurs; missing ones are left out."""
 
@@ -82,11 +87,21 @@ class Counts:
         return cls(dict(zip(names, numbers, strict=True)))
 
     def merge(self, other: Counts) -> Counts:
-        return Counts(dict(Counter(self.counts) + Counter(other.counts)))
+        counts = dict(self.counts)
+        for value, count in other.counts.items():
+            counts[value] = counts.get(value, 0) + count
+        return Counts(counts)
 
     def common(self, at_most: int | None = None) -> list[str]:
         """Return the values, the most frequent first; those of equal frequency in the order of their text."""
-        return sorted(self.counts, key=lambda value: (-self.counts[value], value))[:at_most]
+        return self._sorted[:at_most]
+
+    @functools.cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self.counts, key=lambda value: (-self.counts[value], value))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"counts": self.counts}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +114,7 @@ class Quantiles:
     @classmethod
     def of(cls, values: Any) -> Quantiles:
         if isinstance(values, pa.Array | pa.ChunkedArray):
-            array = _numpy(values.drop_null().cast(pa.float64()))
+            array = numbers(values.drop_null().cast(pa.float64()))
         else:
             array = np.asarray(values, np.float64)
         array = np.sort(array[~np.isnan(array)])
@@ -128,11 +143,15 @@ class Quantiles:
         return Quantiles(sums[some] / weights[some], weights[some])
 
 
-def _numpy(values: pa.Array | pa.ChunkedArray) -> Array:
+def numbers(values: pa.Array | pa.ChunkedArray, fill: float = 0) -> Array:
+    """Return a column of numbers as an array, with ``fill`` in place of nulls. ``fill_null`` would import pandas."""
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if isinstance(array, pa.ChunkedArray):  # combine_chunks may keep the type
         array = pa.concat_arrays(array.chunks)
-    return np.frombuffer(array.buffers()[1], np.float64, len(array), array.offset * 8) if len(array) else np.empty(0)
+    found = arrow_numbers(array)
+    if array.null_count:
+        found = np.where(arrow_numbers(pc.is_null(array).cast(pa.uint8())).view(np.bool_), fill, found)
+    return found
 
 
 def merged(one: Any, other: Any) -> Any:
@@ -169,7 +188,8 @@ def to_json(value: Any, arrays: dict[str, Array]) -> Any:
         return {"kind": "set", "values": sorted(value, key=repr)}
     if isinstance(value, Mapping):
         kind = {"kind": "Counter"} if isinstance(value, Counter) else {"kind": "dict"}
-        return {**kind, "keys": list(value), "values": [to_json(entry, arrays) for entry in value.values()]}
+        values = [entry if type(entry) is int else to_json(entry, arrays) for entry in value.values()]
+        return {**kind, "keys": list(value), "values": values}
     if isinstance(value, float) and not math.isfinite(value):
         return {"kind": "float", "text": repr(value)}
     return value.item() if isinstance(value, np.generic) else value

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopfleet.data.columns import Array
+from hopfleet.data.convert import text_array
 from hopfleet.data.etl.reading import bad_values
 from hopfleet.data.etl.recipe import Batch, Recipe
-from hopfleet.data.etl.statistics import Counts, Moments, Quantiles
+from hopfleet.data.etl.statistics import Counts, Moments, Quantiles, numbers
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, listed, shown
 
@@ -35,27 +36,29 @@ class Number:
             _check("missing", self.missing, ("raise", "mean", "median"))
 
     def fit(self, column: pa.ChunkedArray) -> Any:
-        values = _numbers(column, strict=False)
+        values = _cast(column, pa.float64(), strict=False)
         fitted: dict[str, Any] = {"moments": Moments.of(values)}
         if self.missing == "median":
             fitted["quantiles"] = Quantiles.of(values)
         return fitted
 
     def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
-        values = _numbers(column, strict=True)
+        values = _cast(column, pa.float64(), strict=True)
         moments: Moments = fitted["moments"]
+        fill = 0.0
         if column.null_count:
             if self.missing == "raise":
                 _refuse_missing()
             known = {"mean": moments.mean, "median": fitted["quantiles"].at(0.5) if "quantiles" in fitted else 0.0}
             fill = known[self.missing] if isinstance(self.missing, str) else float(self.missing)
-            values = values.fill_null(fill)
-        array = np.asarray(values.combine_chunks(), np.float64)
-        if self.scale == "standard":
-            array = (array - moments.mean) / moments.deviation
-        elif self.scale == "range":
-            array = (array - moments.least) / ((moments.greatest - moments.least) or 1.0)
-        return array.astype(np.float32)
+        array = numbers(values, fill)
+        if self.scale is None:
+            return array.astype(np.float32)
+        middle, width = moments.mean, moments.deviation
+        if self.scale == "range":
+            middle, width = moments.least, (moments.greatest - moments.least) or 1.0
+        scaled = np.subtract(array, middle)
+        return np.divide(scaled, width, out=scaled).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,7 @@ class Category:
 
     def apply(self, column: pa.ChunkedArray, fitted: Counts) -> Array:
         names = fitted.common(self.at_most)
-        known = pa.array(names, pa.large_string())
-        codes = pc.index_in(column.cast(pa.large_string()), value_set=known)
+        codes = pc.index_in(column.cast(pa.large_string()), value_set=text_array(names))
         if self.unseen == "raise" and codes.null_count:
             row = pc.index(pc.is_null(codes), True).as_py()
             value = column[row].as_py()
@@ -89,8 +91,8 @@ class Category:
                 f"{value!r} is not among the categories of the training rows, {listed(value, names)}; map it to one of "
                 "them, or use hop.Category(unseen='other')"
             )
-        array = np.asarray(codes.fill_null(-1).cast(pa.int64()).combine_chunks(), np.int64)
-        return array if self.unseen == "raise" else array + 1
+        array = numbers(codes, -1).astype(np.int64)
+        return array if self.unseen == "raise" else np.add(array, 1, out=array)
 
 
 PARTS = ("year", "month", "day", "weekday", "hour", "minute", "second", "age")
@@ -112,10 +114,12 @@ class Date:
             _check("parts", part, PARTS)
 
     def fit(self, column: pa.ChunkedArray) -> Any:
+        if "age" not in self.parts:
+            return {}
         stamps = self._stamps(column, strict=False)
         return Moments.of(pc.divide(stamps.cast(pa.int64()).cast(pa.float64()), 86_400e6))
 
-    def apply(self, column: pa.ChunkedArray, fitted: Moments) -> Array:
+    def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
         if column.null_count:
             _refuse_missing()
         stamps = self._stamps(column, strict=True)
@@ -126,8 +130,11 @@ class Date:
                 values = pc.subtract(fitted.greatest, days)
             else:
                 values = getattr(pc, "day_of_week" if part == "weekday" else part)(stamps)
-            made.append(np.asarray(values.combine_chunks(), np.float32))
-        return np.stack(made, axis=1)
+            made.append(numbers(values))
+        array = np.empty((len(column), len(made)), np.float32)
+        for place, values in enumerate(made):
+            array[:, place] = values
+        return array
 
     def _stamps(self, column: pa.ChunkedArray, *, strict: bool) -> pa.ChunkedArray:
         kind = pa.timestamp("us")
@@ -139,7 +146,7 @@ class Date:
                 row = pc.index(pc.is_null(stamps), True).as_py()
                 raise DataError(f"{column[row].as_py()!r} is not a date of the format {self.format!r}")
             return stamps
-        return column.cast(kind) if strict else _without(column, kind).cast(kind)
+        return _cast(column, kind, strict=strict)
 
 
 Step = Number | Category | Date
@@ -153,7 +160,7 @@ class Tabular(Recipe):
     stored as one float32 array of that name. ``labels`` names the columns that raw data to predict may lack.
     """
 
-    arrow = True
+    arrow = threads = True
 
     def __init__(
         self, columns: Mapping[str, Step | None] | None = None, *, stack: str = "", labels: str | Sequence[str] = ()
@@ -211,19 +218,16 @@ def _by_type(kind: pa.DataType) -> Step | None:
     return None
 
 
-def _numbers(column: pa.ChunkedArray, *, strict: bool) -> pa.ChunkedArray:
-    kind = pa.float64()
-    return column.cast(kind) if strict else _without(column, kind).cast(kind)
-
-
-def _without(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column in which values that cannot be converted to a type are missing."""
-    bad = bad_values(column, kind)
-    if not bad:
-        return column
+def _cast(column: pa.ChunkedArray, kind: pa.DataType, *, strict: bool) -> pa.ChunkedArray:
+    """Convert a column to a type. Unless ``strict``, values that cannot be converted become missing."""
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        if strict:
+            raise
     mask = np.zeros(len(column), bool)
-    mask[bad] = True
-    return pa.chunked_array([pc.if_else(pa.array(~mask), column.combine_chunks(), None)])
+    mask[bad_values(column, kind)] = True
+    return pa.chunked_array([pc.if_else(pa.array(~mask), column.combine_chunks(), None)]).cast(kind)
 
 
 def _refuse_missing() -> None:

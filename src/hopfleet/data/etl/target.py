@@ -17,6 +17,9 @@ from hopfleet.support.files import has_folders, sync
 PREPARED = "prepared.json"
 """The description of a preparation."""
 
+PREPARING = "preparing.json"
+"""A file in a remote folder that is being filled; without it, a folder with strange files is not touched."""
+
 
 def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> Any:
     """Return what the target holds if the same call has made it; None if it is empty or may be replaced."""
@@ -30,6 +33,8 @@ def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> An
     if not filled:
         return None
     before = _description(target)
+    if before is None and isinstance(target, RemoteFolder) and _is_unfinished(target):
+        return None
     if before is None and not _is_dataset(target):
         raise DataError(
             f"{target.url}: is not empty and is not a Hopfleet data set, so it is not overwritten; give another folder"
@@ -58,6 +63,11 @@ def _description(target: Folder) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) and content.get("format") == "hopfleet-prepared" else None
+
+
+def _is_unfinished(target: RemoteFolder) -> bool:
+    files, path = target.filesystem()
+    return bool(files.exists(f"{path}/{PREPARING}"))
 
 
 def _is_dataset(target: Folder) -> bool:
@@ -96,11 +106,27 @@ def put_in_place(built: Path, target: Folder, overwrite: bool) -> None:
     sync(place.parent)
 
 
-def _upload(built: Path, target: RemoteFolder) -> None:
-    """Upload all files, descriptions last, after deleting old ones: no description is ever wrong."""
+def clear(target: RemoteFolder) -> None:
+    """Delete the files of a remote folder, and mark it as being filled."""
     files, path = target.filesystem()
-    if files.exists(path):
-        files.rm(path, recursive=True)
+    try:
+        if files.exists(path):
+            files.rm(path, recursive=True)
+        if has_folders(files):
+            files.makedirs(path, exist_ok=True)
+        files.pipe_file(f"{path}/{PREPARING}", b"{}\n")
+    except FileNotFoundError as error:
+        raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error
+
+
+def _upload(built: Path, target: RemoteFolder) -> None:
+    """Upload all files, descriptions last, after deleting old ones: no description is ever wrong.
+
+    Partitions that nodes of a cluster have uploaded are there already.
+    """
+    files, path = target.filesystem()
+    if any(built.rglob("*.arrow")):
+        clear(target)
     names = sorted(str(each.relative_to(built)) for each in built.rglob("*") if each.is_file())
     names.sort(key=lambda name: (name == PREPARED, name.endswith(manifest.FILE)))
     try:
@@ -108,5 +134,6 @@ def _upload(built: Path, target: RemoteFolder) -> None:
             if has_folders(files):
                 files.makedirs(f"{path}/{Path(name).parent}", exist_ok=True)
             files.put_file(str(built / name), f"{path}/{name}")
+        files.rm_file(f"{path}/{PREPARING}")
     except FileNotFoundError as error:
         raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error

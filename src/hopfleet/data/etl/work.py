@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
-from hopfleet.data.convert import arrow_cells
+from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout
 from hopfleet.data.etl.recipe import Prepared, Recipe, plain_batch
 from hopfleet.data.files import map_cells, write_cells
@@ -47,17 +47,23 @@ class Made:
     columns: Mapping[str, Column]
     bounds: tuple[int, ...]  #: split s has the rows ``bounds[s]:bounds[s + 1]``
     failures: tuple[Failure, ...]
+    hashes: Array | None = None  #: of each row, if there are several splits
 
     @property
     def rows(self) -> int:
         return self.bounds[-1]
 
+    def hashes_of(self, split: int) -> Array:
+        if self.hashes is None:
+            return np.empty(0, np.uint64)
+        return self.hashes[self.bounds[split] : self.bounds[split + 1]]
 
-def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Path | None) -> list[Mapping[str, Any]]:
+
+def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Array | None) -> list[Mapping[str, Any]]:
     """Return the statistics of a chunk's training rows, which are those of split 0."""
     table = read_rows(chunk, layout)
     if splits is not None:
-        table = table.filter(pa.array(np.load(splits) == 0))
+        table = table.take(number_array(np.flatnonzero(splits == 0)))
     parts = (table.slice(start, BATCH_ROWS) for start in range(0, table.num_rows, BATCH_ROWS))
     try:
         return [recipe.fit(part if recipe.arrow else plain_batch(part, layout)) for part in parts]
@@ -74,15 +80,12 @@ def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
     return layout.cast(chunk.read(list(layout.types)))
 
 
-def make_chunk(
-    chunk: Chunk, prepared: Prepared, splits: Path | None, count: int, limit: int, path: Path, hashes: bool
-) -> Made:
+def make_chunk(chunk: Chunk, prepared: Prepared, splits: Array | None, count: int, limit: int, path: Path) -> Made:
     """Prepare the rows of a chunk and write them to ``path``. Raise TooManyFailures if more than ``limit`` fail.
 
-    ``splits`` is a file with the split of each row; there are ``count`` splits. With ``hashes``, a hash of each row is
-    written beside the rows.
+    ``splits`` has the split of each row; there are ``count`` splits.
     """
-    targets = np.zeros(chunk.rows, np.int64) if splits is None else np.load(splits)
+    targets = np.zeros(chunk.rows, np.int64) if splits is None else splits
     if chunk.dataset is not None:
         whole: Any = chunk.dataset
         cells, failures, good = _stored(chunk), list(chunk.failures), np.arange(chunk.rows)
@@ -94,11 +97,12 @@ def make_chunk(
     taken = cells if splits is None else {name: column.take(order) for name, column in cells.items()}
     columns = {name: Column(name, column.kind, column.dtype, column.shape) for name, column in taken.items()}
     bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=count))])
+    hashes = None
     if bounds[-1]:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
-        if hashes:
-            np.save(path.with_suffix(".npy"), row_hashes(taken))
-    return Made(path, columns, tuple(bounds.tolist()), tuple(failures))
+        hashes = row_hashes(taken) if splits is not None else None
+    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes)
 
 
 def _stored(chunk: Chunk) -> dict[str, Cells]:
@@ -123,7 +127,7 @@ def _prepare(
     if not len(good):
         return {}, failures, good
     try:
-        return _cells(prepared, table.take(pa.array(good))), failures, good
+        return _cells(prepared, table.take(number_array(good))), failures, good
     except Exception as error:
         raise DataError(f"{chunk.file}, from line {chunk.line_of(int(good[0]))} on: {_words(error)}") from error
 
@@ -192,17 +196,46 @@ def joined(columns: Mapping[str, Column], pieces: Sequence[Mapping[str, Cells]],
     return {name: builder.cells() for name, builder in builders.items()}
 
 
-def gather(
-    mades: Sequence[Made], deals: Sequence[Path], split: int, index: int, columns: Mapping[str, Column], path: Path
-) -> PartitionFile:
-    """Write partition ``index`` of a split: the rows that ``deals`` assigns to it, in the order of the source."""
-    picks = [np.flatnonzero(np.load(deal) == index) for deal in deals]
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Which rows of a chunk each partition gets: those that the file ``path`` lists from one bound to the next."""
+
+    path: Path
+    bounds: tuple[int, ...]
+
+    def rows(self, partition: int) -> Array:
+        start, stop = self.bounds[partition : partition + 2]
+        found: Array = np.load(self.path, mmap_mode="r")[start:stop]
+        return found
+
+
+def deal(targets: Array, partitions: int, path: Path) -> Deal:
+    """Write down which rows go to which of the partitions; ``targets`` has the partition of each row."""
+    small = targets.astype(np.uint8 if partitions <= 256 else np.uint16 if partitions <= 65_536 else np.int64)
+    np.save(path, np.argsort(small, kind="stable").astype(np.int32))
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=partitions))])
+    return Deal(path, tuple(bounds.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One partition of a split: the rows of all chunks that it gets, and the file to write."""
+
+    split: int
+    index: int
+    deals: Sequence[Deal]
+    path: Path
+
+
+def gather(mades: Sequence[Made], share: Share, columns: Mapping[str, Column]) -> PartitionFile:
+    """Write a partition, its rows in the order of the source."""
+    path, picks = share.path, [each.rows(share.index) for each in share.deals]
     builders = {name: Builder(column, sum(map(len, picks))) for name, column in columns.items()}
     for made, rows in zip(mades, picks, strict=True):
         if len(rows):
             cells = map_cells(made.path, made.columns, made.rows, validate=False)
             for name in columns:
-                builders[name].append(cells[name].take(rows + made.bounds[split]))
+                builders[name].append(cells[name].take(rows + made.bounds[share.split]))
     write_cells(path, columns, {name: builder.cells() for name, builder in builders.items()}, sync=True)
     return PartitionFile(path.name, sum(map(len, picks)), path.stat().st_size, digest(path))
 

@@ -12,13 +12,13 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.folders import Folder, LocalFolder, cache_folder
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, HopfleetError
 from hopfleet.support.files import check_private, trouble, write_atomically, write_text
 
 
@@ -32,24 +32,27 @@ class Workspace:
         return self.path / kind / f"{number:06d}{suffix}"
 
     def do(
-        self, pool: Pool, kind: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]],
-        done: Callable[[Any], None],
+        self, pool: Pool, kind: str, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]],
+        done: Callable[[Any], None], *, threads: bool = True, homes: Sequence[int] = (),
     ) -> list[Any]:  # fmt: skip
         """Return the results of all tasks; those that an earlier call has finished are not done again."""
         (self.path / kind).mkdir(exist_ok=True)
         results: dict[int, Any] = {}
-        for number in range(len(tasks)):
-            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
-                results[number] = pickle.loads(self.file(kind, number, ".pickle").read_bytes())
-                done(results[number])
-        left = [number for number in range(len(tasks)) if number not in results]
-        for place, result in pool.run(function, [tasks[number] for number in left]):
-            number = left[place]
+
+        def left() -> Iterator[tuple[int, tuple[Any, ...]]]:
+            for number, task in enumerate(tasks):
+                with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
+                    results[number] = pickle.loads(self.file(kind, number, ".pickle").read_bytes())
+                    done(results[number])
+                if number not in results:
+                    yield number, task
+
+        for number, result in pool.run(function, left(), threads=threads, homes=homes):
             content = pickle.dumps(result)
             write_atomically(self.file(kind, number, ".pickle"), _writer(content), durable=False)
             results[number] = result
             done(result)
-        return [results[number] for number in range(len(tasks))]
+        return [results[number] for number in sorted(results)]
 
 
 def _boot() -> str:
@@ -68,16 +71,16 @@ def _writer(content: bytes) -> Callable[[Path], None]:
 
 
 @contextlib.contextmanager
-def workspace_for(target: Folder, job: dict[str, Any]) -> Iterator[Workspace]:
+def workspace_for(target: Folder, job: dict[str, Any], kind: str = "prepare") -> Iterator[Workspace]:
     """Open the workspace of a target. What a call for another job has left is removed; so is all in the end.
 
     A call that is interrupted leaves the workspace for the next one.
     """
     if isinstance(target, LocalFolder):
         place = target.path.resolve()
-        path = place.parent / f".{place.name}.prepare"
+        path = place.parent / f".{place.name}.{kind}"
     else:
-        path = cache_folder().parent / "prepare" / hashlib.sha256(target.url.encode()).hexdigest()
+        path = cache_folder().parent / kind / hashlib.sha256(target.url.encode()).hexdigest()
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_RDONLY)
@@ -87,7 +90,7 @@ def workspace_for(target: Folder, job: dict[str, Any]) -> Iterator[Workspace]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise DataError(f"{target.url}: another process prepares it; wait for that process, or stop it") from None
+            raise DataError(f"{target.url}: another process is writing it; wait for that process, or stop it") from None
         text = json.dumps([job, _boot()], sort_keys=True, default=str)
         mark = path / "job.json"
         if not mark.is_file() or mark.read_text() != text:
@@ -97,7 +100,7 @@ def workspace_for(target: Folder, job: dict[str, Any]) -> Iterator[Workspace]:
         check_private(path, mark)
         try:
             yield Workspace(path)
-        except DataError:  # it would fail again in the same way
+        except HopfleetError:  # it would fail again in the same way
             shutil.rmtree(path, ignore_errors=True)
             raise
         shutil.rmtree(path, ignore_errors=True)

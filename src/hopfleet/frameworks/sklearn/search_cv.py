@@ -38,7 +38,8 @@ from hopfleet.domain.space import grid_search
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions
 from hopfleet.frameworks.sklearn.folds import TEST, TRAIN, FoldsTask, single
-from hopfleet.runs.results import Results, TrialResult
+from hopfleet.runs.results import Results
+from hopfleet.runs.trial_result import TrialResult
 from hopfleet.search.base import Search
 from hopfleet.search.grid import Grid
 from hopfleet.search.halving import SuccessiveHalving

@@ -152,7 +152,7 @@ def own_generator(device: torch.device, generator: torch.Generator) -> Iterator[
         default.graphsafe_set_state(kept)
 
 
-# ---------------------------------------------------------------------------------------------------------- attention
+# --------------------------------------------------------------------------------------- attention and cross entropy
 
 
 def attention(
@@ -182,6 +182,17 @@ def attention_backward(
     else:
         found = aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
     return tuple(found[:3])
+
+
+def cross_entropy_backward(
+    grad: torch.Tensor, logs: torch.Tensor, target: torch.Tensor, ignore_index: int
+) -> torch.Tensor:
+    """Return the gradient of logits, given those of the losses of all rows and the logarithms of probabilities."""
+    aten = torch.ops.aten
+    unused = grad.new_zeros(())  # the total weight, which only means need
+    grads = aten.nll_loss_backward(grad, logs, target, None, 0, ignore_index, unused)
+    found: torch.Tensor = aten._log_softmax_backward_data(grads, logs, 1, logs.dtype)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- the compiler

@@ -53,25 +53,37 @@ def capturable(optimizer: Kind) -> Kind:
     return optimizer
 
 
-def capturable_updates(optimizers: Sequence[Optimizer]) -> list[CapturableUpdate | None]:
-    """Make the updates of optimizers fit for a CUDA graph; return None for each optimizer that stays as it is."""
-    found = [(optimizer, _changes(optimizer)) for optimizer in optimizers]
-    return [None if changes is None else CapturableUpdate(optimizer, changes) for optimizer, changes in found]
+def capturable_updates(
+    optimizers: Sequence[Optimizer], device: torch.device | None = None
+) -> list[CapturableUpdate | None]:
+    """Make the updates of optimizers fit for a CUDA graph; return None for each optimizer that stays as it is.
+
+    ``device`` is where the updates happen, if not where the parameters are now.
+    """
+    found = [(optimizer, _changes(optimizer, device)) for optimizer in optimizers]
+    return [None if changes is None else CapturableUpdate(optimizer, changes, device) for optimizer, changes in found]
 
 
 def upload(updates: Iterable[CapturableUpdate]) -> None:
     """Bring the learning rates on the device up to date, with one transfer for all of them."""
     stale = [pair for update in updates for pair in update.stale()]
     if stale:
-        values = torch.tensor([value for _, value in stale], dtype=torch.float32).to(stale[0][0].device)
+        values = sent([value for _, value in stale], torch.float32, stale[0][0].device)
         _compat.foreach_copy_([rate for rate, _ in stale], list(values.unbind()))
+
+
+def sent(numbers: Sequence[object], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return numbers as a tensor on a device, without waiting for work that the device has yet to do."""
+    values = torch.tensor(numbers, dtype=dtype)
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 class CapturableUpdate:
     """The settings of one optimizer during its updates, put in place and removed by hooks around each update."""
 
-    def __init__(self, optimizer: Optimizer, changes: Mapping[str, bool]) -> None:
+    def __init__(self, optimizer: Optimizer, changes: Mapping[str, bool], device: torch.device | None = None) -> None:
         self._groups = optimizer.param_groups
+        self._device = device
         self._changes = changes
         #: The learning rate of each group on the device, and its last value.
         self._rates: list[torch.Tensor] = []
@@ -89,7 +101,7 @@ class CapturableUpdate:
     def stale(self) -> list[tuple[torch.Tensor, float]]:
         """Return the learning rates on the device that have other values on the host; count them as up to date."""
         for group in self._groups[len(self._rates) :]:
-            self._rates.append(torch.zeros((), device=group["params"][0].device))
+            self._rates.append(torch.zeros((), device=self._device or group["params"][0].device))
             self._values.append(0.0)
         found: list[tuple[torch.Tensor, float]] = []
         for index, group in enumerate(self._groups):
@@ -129,11 +141,11 @@ class CapturableUpdate:
             hook.remove()
 
 
-def _changes(optimizer: Optimizer) -> dict[str, bool] | None:
+def _changes(optimizer: Optimizer, device: torch.device | None = None) -> dict[str, bool] | None:
     """Return the settings that an optimizer needs during captured updates; None if the optimizer stays as it is."""
     kind, groups = type(optimizer), optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
-    if not parameters or not all(p.is_cuda and p.dtype in NARROW for p in parameters):
+    if not parameters or not all((device or p.device).type == "cuda" and p.dtype in NARROW for p in parameters):
         return None
     if any(group.get("differentiable") for group in groups):
         return None

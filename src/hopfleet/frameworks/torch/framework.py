@@ -97,6 +97,12 @@ class TorchFramework(Framework):
     def team_shape(self, strategy: str, devices: int = 0) -> TeamShape:
         return choose_strategy.team_shape(strategy, devices)
 
+    def spans_nodes(self, strategy: str) -> bool:
+        return strategy != SINGLE.strategy and choose_strategy.find(strategy)().spans_nodes
+
+    def repeats(self, strategy: str) -> bool:
+        return strategy == SINGLE.strategy or choose_strategy.find(strategy)().repeatable
+
     def modules(self, strategy: str) -> Sequence[str]:
         return choose_strategy.modules(strategy)
 
@@ -200,6 +206,9 @@ class TorchFramework(Framework):
         peak = torch.cuda.max_memory_allocated(placement.device)
         torch.cuda.reset_peak_memory_stats(placement.device)
         return int(peak)
+
+    def used_memory(self, placement: Placement) -> int:
+        return int(torch.cuda.memory_reserved(placement.device)) if placement.kind == "cuda" else 0
 
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, torch.cuda.OutOfMemoryError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -253,9 +254,12 @@ def check_metrics(hook: str, metrics: object) -> Metrics:
 
 @contextlib.contextmanager
 def no_update() -> Iterator[None]:
-    """Raise TaskError if an optimizer takes a step inside the context."""
+    """Raise TaskError if an optimizer takes a step inside the context, in the same thread."""
+    here = threading.get_ident()
 
     def refuse(optimizer: Optimizer, *_: object) -> None:
+        if threading.get_ident() != here:
+            return
         raise TaskError(
             f"loss() called {type(optimizer).__name__}.step(): Hopfleet calls backward() and step() with the loss that "
             "it returns; for updates of your own, override train(self, model, batches, config)"

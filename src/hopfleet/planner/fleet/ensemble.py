@@ -81,49 +81,39 @@ def one_per_gpu(ensemble: Ensemble, rng: random.Random) -> DryRun:
 
 
 def homogeneous(ensemble: Ensemble, rng: random.Random) -> DryRun:
-    """Train as many networks as there are GPUs at the pace of the slowest, then the next ones: sharing for equals."""
+    """Train as many networks as there are GPUs, then the next ones when the longest is done: sharing for equals."""
     order = rng.sample(range(len(ensemble.networks)), len(ensemble.networks))
-    rounds = [order[start : start + ensemble.gpus] for start in range(0, len(order), ensemble.gpus)]
-    spans: list[float] = []
-    total = 0.0
-    for together in rounds:
-        left = sorted(together, key=lambda network: ensemble.networks[network].epochs)
-        seconds, done = 0.0, 0
-        while left:
-            pace = max(ensemble.epoch_seconds(network, 1) for network in left)
-            epochs = ensemble.networks[left.pop(0)].epochs
-            seconds, done = seconds + (epochs - done) * pace, epochs
-            spans.append(seconds)
-        total += seconds
-    return DryRun(total, sum(ensemble.alone(network) for network in order), len(rounds), tuple(spans))
+    spans = [ensemble.alone(network) for network in order]
+    rounds = [max(spans[start : start + ensemble.gpus]) for start in range(0, len(spans), ensemble.gpus)]
+    return DryRun(sum(rounds), sum(spans), len(rounds), tuple(spans))
 
 
 def in_rounds(ensemble: Ensemble, *, delta: float = 20.0, alpha: float = 0.8) -> DryRun:
     """Train flotilla after flotilla: FLEET's global paradigm.
 
     A flotilla ends when less than a part ``alpha`` of the GPUs is in use; those that have not converged are stored, and
-    may join the next one.
+    may join the next one. Until then each network trains at its own pace: similar rates and queues keep them together.
     """
-    done = [0] * len(ensemble.networks)
-    left = set(range(len(ensemble.networks)))
+    #: Rows that each network has yet to train on.
+    left = {at: float(network.epochs * ensemble.rows) for at, network in enumerate(ensemble.networks)}
     now = busy = 0.0
     spans: list[float] = []
     while left:
-        start = now
         flotilla = plan_flotilla(sorted(left), ensemble.table, ensemble.gpus, ensemble.gpus_per_node, delta)
-        now += ensemble.move_seconds
-        active = {network: len(gpus) for network, gpus in flotilla.gpus.items()}
-        while active and sum(active.values()) >= alpha * ensemble.gpus:
-            pace = min(ensemble.table[network][gpus - 1] for network, gpus in active.items())
-            epochs = min(ensemble.networks[network].epochs - done[network] for network in active)
-            now += epochs * ensemble.rows / pace
-            for network, gpus in list(active.items()):
-                busy += gpus * epochs * ensemble.epoch_seconds(network, gpus)
-                done[network] += epochs
-                if done[network] == ensemble.networks[network].epochs:
-                    del active[network]
-                    left.remove(network)
-        spans.append(now - start)
+        rates = {network: ensemble.table[network][len(gpus) - 1] for network, gpus in flotilla.gpus.items()}
+        ends = sorted((left[network] / rate, network) for network, rate in rates.items())
+        seconds, used = 0.0, ensemble.gpus
+        for needed, network in ends:
+            seconds = needed if used >= alpha * ensemble.gpus else seconds
+            used -= len(flotilla.gpus[network])
+        for needed, network in ends:
+            trained = min(needed, seconds)
+            busy += len(flotilla.gpus[network]) * trained
+            left[network] -= trained * rates[network]
+            if needed <= seconds:
+                del left[network]
+        spans.append(ensemble.move_seconds + seconds)
+        now += spans[-1]
     return DryRun(now, busy, len(spans), tuple(spans))
 
 

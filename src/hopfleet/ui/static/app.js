@@ -44,6 +44,7 @@ function App() {
   useEffect(() => {
     const moved = () => setPlace(parsed());
     window.addEventListener("hashchange", moved);
+    moved(); // the address may have changed since the first paint
     const { parts } = parsed();
     const close = parts[0] === "x" && parts[1] ? feedOf(parts[1]).open() : () => {}; // both are read at the same time
     get("api/about").then(([, found]) => setAbout(found), (error) => setProblem(error.message)).finally(close);

@@ -118,7 +118,9 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
     pen.fillStyle = theme().back;
     pen.fillRect(0, 0, width, height);
     draw(pen, theme(), width, height);
-    canvas.toBlob((blob) => save(`${name}.png`, blob));
+    // Not toBlob: browsers put that off while they are busy, and refuse a download that comes long after the click.
+    const bytes = Uint8Array.from(atob(canvas.toDataURL().split(",")[1]), (letter) => letter.charCodeAt(0));
+    save(`${name}.png`, bytes, "image/png");
   };
   const svg = () => {
     const pen = new SvgPen(width, height, document.createElement("canvas").getContext("2d"));

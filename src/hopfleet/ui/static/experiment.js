@@ -12,6 +12,8 @@ import { get } from "./store.js";
 
 export const TABS = ["overview", "curves", "schedule", "parallel", "importance", "rungs", "lineage", "pareto", "workers", "requests", "data"];
 
+const HEALTH = 2000; // milliseconds between two looks at the health of workers
+
 const at = (key, ...rest) => `#/${["x", encodeURIComponent(key), ...rest.map(encodeURIComponent)].join("/")}`;
 
 export function Experiment({ name, tab, trial, query, setQuery }) {
@@ -92,14 +94,28 @@ function Clock({ header, running }) {
 
 function Workers({ feed }) {
   const { value: notices } = useLoaded(() => get(`${feed.base}/notices`).then(([, found]) => found), [feed, Math.floor(feed.version / 4)]);
+  const running = feed.header.state === "running";
+  const tick = useTick(HEALTH, running);
+  const { value } = useLoaded(() => get(`${feed.base}/workers`).then(([, found]) => found), [feed, tick, running]);
+  const health = value ?? {};
   const workers = [...feed.workers].sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
+  const any = (name) => workers.some((worker) => health[worker.name]?.[name]);
+  const bytes = (worker, name) => any(name) && html`<td class="right">${health[worker.name]?.[name] ? size(health[worker.name][name]) : "–"}</td>`;
+  const heard = (worker) => {
+    const last = Math.max(worker.heard, health[worker.name]?.heard ?? 0);
+    return running && worker.lost === null ? `${duration(Math.max(0, Math.round(Date.now() / 1000 - last)))} ago` : moment(last);
+  };
   return html`<div class="card scroll" tabindex="0" role="region" aria-label="Workers"><table>
-      <thead><tr><th scope="col">worker</th><th scope="col">device</th><th scope="col">now</th><th scope="col">next</th><th scope="col" class="right">units</th><th scope="col" class="right">busy</th><th scope="col">joined</th><th scope="col">last report</th></tr></thead>
+      <thead><tr><th scope="col">worker</th><th scope="col">device</th><th scope="col">now</th><th scope="col">next</th><th scope="col" class="right">units</th><th scope="col" class="right">busy</th>
+        ${any("memory") && html`<th scope="col" class="right">memory</th>`}${any("device_memory") && html`<th scope="col" class="right">on its device</th>`}${any("host") && html`<th scope="col">machine</th>`}
+        <th scope="col" class="right">faults</th><th scope="col">joined</th><th scope="col">last heard</th></tr></thead>
       <tbody>${workers.map(
         (worker) => html`<tr key=${worker.name} class=${worker.lost === null ? "" : "muted"}>
           <th scope="row">${worker.name}</th><td>${worker.device}</td>
           <td>${worker.lost !== null ? `gone since ${moment(worker.lost)}` : worker.trial ? html`<a href=${at(feed.key, "t", worker.trial)}>${worker.doing}</a>` : "idle"}</td>
-          <td>${worker.next ?? ""}</td><td class="right">${worker.units}</td><td class="right">${percent(worker.busy)}</td><td>${moment(worker.joined)}</td><td>${moment(worker.heard)}</td></tr>`,
+          <td>${worker.next ?? ""}</td><td class="right">${worker.units}</td><td class="right">${percent(worker.busy)}</td>
+          ${bytes(worker, "memory")}${bytes(worker, "device_memory")}${any("host") && html`<td>${health[worker.name]?.host ?? ""}</td>`}
+          <td class=${`right ${worker.faults ? "bad" : ""}`}>${worker.faults}</td><td>${moment(worker.joined)}</td><td>${heard(worker)}</td></tr>`,
       )}</tbody></table>
       ${!workers.length && html`<p class="muted empty">No worker has joined yet.</p>`}</div>
     <div class="card"><h2>Faults and warnings</h2>${notices?.length ? html`<${Notices} feed=${feed} notices=${[...notices].reverse()} />` : html`<p class="muted">None.</p>`}</div>`;
@@ -183,6 +199,7 @@ function Trial({ feed, id, query, setQuery }) {
         : html`<p class="muted">No epoch has ended yet.</p>`}</section>
       <section class="card"><h3>Visits</h3><p class="muted">Partitions in the order visited, an epoch per line${found.visits_before ? `, without the first ${found.visits_before} epochs` : ""}.</p>
         <pre class="log short">${found.visits.map((visits, place) => `${String(place + 1 + found.visits_before + row.begins).padStart(4)}: ${visits.join(" ")}`).join("\n") || "none yet"}</pre>
+        ${found.replay && html`<p class=${found.replay.equal ? "" : "bad"}>Replayed on ${moment(found.replay.time)}: ${found.replay.text}</p>`}
         <p class="muted">To train it again and compare the bits: <code>hopfleet replay ${feed.key} --trial ${id}</code></p></section>
       <section class="card"><h3>Checkpoints</h3>${found.checkpoints.length
         ? html`<div class="scroll"><table><thead><tr><th scope="col" class="right">version</th><th scope="col">file</th><th scope="col" class="right">size</th><th scope="col">SHA-256</th></tr></thead>

@@ -59,7 +59,7 @@ export const csv = (rows) => rows.map((row) => row.map(cell).join(",")).join("\n
 
 export function save(name, content, type) {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  link.href = URL.createObjectURL(new Blob([content], { type }));
   link.download = name.replace(/[^\w.-]+/g, "_");
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);

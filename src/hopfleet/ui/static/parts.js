@@ -23,12 +23,13 @@ export function useFeed(key) {
 }
 
 export function useTick(milliseconds, on = true) {
-  const [, again] = useReducer((count) => count + 1, 0);
+  const [ticks, again] = useReducer((count) => count + 1, 0);
   useEffect(() => {
     if (!on) return undefined;
     const timer = setInterval(again, milliseconds);
     return () => clearInterval(timer);
   }, [milliseconds, on]);
+  return ticks;
 }
 
 // A value that the server computes; again when one of `when` changes.

@@ -71,17 +71,25 @@ class Capture:
             weight.grad = gradient
 
     def replay(self, member: Member) -> None:
-        """Take the step of the member. If an eager update raises, the exception becomes the member's result."""
+        """Take the step of the member."""
+        self.launch(member)
+        self.update(member)
+
+    def launch(self, member: Member) -> None:
+        """Take the step of the member as far as it is captured."""
         if not self.gradients:
             self.graphs[0].replay()
             return
-        steps, batches = member.steps, member.session.options.accumulate
-        self.graphs[_graph_of(steps.waiting, batches)].replay()
+        steps = member.steps
+        self.graphs[_graph_of(steps.waiting, member.session.options.accumulate)].replay()
         steps.waiting += 1
-        if steps.waiting == batches:
-            steps.waiting = 0
+
+    def update(self, member: Member) -> None:
+        """Make an update that is due and not captured. If it raises, the exception becomes the member's result."""
+        if self.gradients and member.steps.waiting == member.session.options.accumulate:
+            member.steps.waiting = 0
             if not self.whole and member.active:
-                member.do(steps.update)
+                member.do(member.steps.update)
 
 
 def _graph_of(waiting: int, batches: int) -> int:

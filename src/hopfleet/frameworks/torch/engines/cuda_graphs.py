@@ -50,7 +50,9 @@ class Replays:
         lanes = cache.streams(device)
         streams = (lanes[first % LANES :] + lanes[: first % LANES])[: len(captures)]
         self._inputs = list({id(capture.inputs): capture.inputs for capture in captures.values()}.values())
-        if any(capture.place is not None for capture in captures.values()):
+        #: Whether gradients are in memory that the next replay uses, so that each update comes before it.
+        self._shares_memory = any(capture.place is not None for capture in captures.values())
+        if self._shares_memory:
             streams = streams[:1]
             captures = dict(sorted(captures.items(), key=lambda item: item[1].place or 0))
         self._members = list(captures)
@@ -83,11 +85,18 @@ class Replays:
         backend = self._backend
         here = backend.current_stream()
         self._ready.record(here)
-        for stream, done, captures in self._lanes:
+        for stream, _, captures in self._lanes:
             stream.wait_event(self._ready)
             backend.set_stream(stream)
             for member, capture in captures:
-                capture.replay(member)
+                capture.launch(member)
+                if self._shares_memory:
+                    capture.update(member)
+        # The device computes the gradients of all members while the host makes updates that are not captured.
+        for stream, done, captures in self._lanes:
+            backend.set_stream(stream)
+            for member, capture in captures:
+                capture.update(member)
             done.record(stream)
         backend.set_stream(here)
         # Join all streams: convolutions replayed on several streams without a join have been seen to hang.

@@ -26,6 +26,7 @@ class Ddp(Strategy):
     replicated = True
     on_host = False
     lockstep = False
+    spans_nodes = True
     unsupported = ()
 
     def spread(self, trial: SpreadTrial) -> None:

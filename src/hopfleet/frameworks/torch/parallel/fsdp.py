@@ -19,6 +19,8 @@ from hopfleet.frameworks.torch.snapshot import Constant
 class Fsdp(Strategy):
     """FSDP2: ``fully_shard`` for each block and for the rest of the model."""
 
+    spans_nodes = True
+
     def spread(self, trial: SpreadTrial) -> None:
         warn_of_batch_norm(trial)
         team, model = trial.team, trial.model

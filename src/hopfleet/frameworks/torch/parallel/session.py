@@ -6,9 +6,11 @@ the other members do their part through the methods whose names begin with ``fol
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +23,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch import checkpoint, randomness
+from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.frameworks.torch.parallel.strategy import Crew, Share, Strategy
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
@@ -93,7 +96,8 @@ class TeamSession(TorchSession):
         if first is not None:
             self._check_mean(first)
         self._team.tell("follow_training", self.number, last)
-        return self._train(self._dealt(some if first is None else itertools.chain([first], some)), last=last)
+        whole = some if first is None else itertools.chain([first], some)
+        return self._train(self._dealt(self.strategy.deal(whole, self.team.size)), last=last)
 
     def follow_training(self, last: bool) -> None:
         """Train one sub-epoch on the shares that the first member sends."""
@@ -114,13 +118,14 @@ class TeamSession(TorchSession):
             self._share_buffers()
         return result
 
-    def _dealt(self, batches: Iterator[Batch]) -> Iterator[Share]:
+    def _dealt(self, rounds: Iterable[Sequence[Share | None]]) -> Iterator[Share]:
         """Yield the first member's shares, and send the others theirs."""
-        for batch in batches:
-            shares = self.strategy.shares(batch, self.team.size)
-            for link, share in zip(self._team.links, shares[1:], strict=True):
-                wire.send(link, share)
-            yield shares[0]
+        for first, *others in rounds:
+            for link, share in zip(self._team.links, others, strict=True):
+                if share is not None:
+                    wire.send(link, share)
+            if first is not None:
+                yield first
         for link in self._team.links:
             wire.send(link, None)
 
@@ -137,7 +142,12 @@ class TeamSession(TorchSession):
     def _check_mean(self, batch: Batch) -> None:
         """Raise TaskError unless the loss of a batch is the mean of the losses of its shares. Check a trial once."""
         checked = self.cache.part(CheckedTrials)
-        if self.team.size == 1 or not self.whole or (self._seed, self._name) in checked:
+        if (
+            self.team.size == 1
+            or not self.strategy.splits_batches
+            or not self.whole
+            or (self._seed, self._name) in checked
+        ):
             return
         checked.add((self._seed, self._name))
         here = self._built_on
@@ -156,7 +166,7 @@ class TeamSession(TorchSession):
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         self._team.tell("follow_evaluation", self.number, seed)
-        return self._evaluate(self._dealt_rounds(batches), seed)
+        return self._evaluate(self._dealt(self.strategy.rounds(batches, self.team.size)), seed)
 
     def follow_evaluation(self, seed: int) -> None:
         """Evaluate the batches that the first member sends, and return the sums to it."""
@@ -170,16 +180,6 @@ class TeamSession(TorchSession):
                 found = [self.strategy.measure(self, share) for share in shares]
             sums = summed(one for one in found if one is not None)
             return add([sums, *self._team.answers()]) if self.team.rank == 0 else sums
-
-    def _dealt_rounds(self, batches: Batches) -> Iterator[Share]:
-        for first, *others in self.strategy.rounds(batches, self.team.size):
-            for link, share in zip(self._team.links, others, strict=True):
-                if share is not None:
-                    wire.send(link, share)
-            if first is not None:
-                yield first
-        for link in self._team.links:
-            wire.send(link, None)
 
     # ------------------------------------------------------------------------------------------ save and load
 
@@ -216,6 +216,11 @@ class TeamSession(TorchSession):
         self.strategy.collect(self)
 
     def load(self, path: Path) -> None:
+        self._load(path)
+        self._tell_of_version("load", path)
+
+    def _load(self, path: Path) -> None:
+        """Load a version on this member."""
         if not self.whole and self.spread:
             self._build()
         here, self.device = self.device, self._built_on
@@ -227,9 +232,35 @@ class TeamSession(TorchSession):
             for tensor in [*self.model.parameters(), *self.model.buffers()]:
                 tensor.data = tensor.data.clone()
             self.shared.clear()
-        self._team.tell("load", self.number, path)
 
     def inherit(self, path: Path, parent: Session) -> None:
         assert isinstance(parent, TeamSession)
-        super().inherit(path, parent)
-        self._team.tell("inherit", self.number, path, parent.number)
+        # Each member has a parent that it alone loads: a clone inherits what the version changed in its parent.
+        inherit(self, path, parent, lambda: parent._load(path))
+        self._tell_of_version("inherit", path, parent.number)
+
+    def _tell_of_version(self, method: str, path: Path, *more: int) -> None:
+        """Have the other members read a version, too. Those on other nodes get what this member has made of it."""
+        apart = ("load_content", self._content()) if self._team.apart and self.team.rank == 0 else None
+        self._team.tell(method, self.number, path, *more, apart=apart)
+
+    def _content(self) -> bytes:
+        """Return the whole state as the bytes of a file that refers to no other file."""
+        with _scratch_file() as path:
+            checkpoint.save(path, checkpoint.state_of(self), self._built_on, self.cache, safetensors.write)
+            return path.read_bytes()
+
+    def load_content(self, content: bytes) -> None:
+        """Load the bytes of a version."""
+        with _scratch_file() as path:
+            path.write_bytes(content)
+            self.load(path)
+
+
+@contextlib.contextmanager
+def _scratch_file() -> Iterator[Path]:
+    """Yield a path that lasts as long as the context."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "versions", "version")
+        file.parent.mkdir()
+        yield file

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.parallel.strategy import SpreadTrial, Strategy, TeamSteps
 from hopfleet.frameworks.torch.parallel.wire import Value
 
@@ -22,9 +23,10 @@ Parameters = list[torch.nn.Parameter]
 
 
 class _Steps(TeamSteps):
-    def __init__(self, trial: SpreadTrial, groups: list[Parameters]) -> None:
+    def __init__(self, trial: SpreadTrial, groups: list[Parameters], counts_there: list[bool]) -> None:
         super().__init__(trial)
         self._groups = groups
+        self._counts_there = counts_there
 
     def result(self) -> Value:
         return super(TeamSteps, self).result()
@@ -47,8 +49,8 @@ class _Steps(TeamSteps):
         places = {id(p): number for number, p in enumerate(trial.model.parameters())}
         for parameters in self._groups:
             copies = {id(p): _visitor(p, trial.device) for p in parameters}
-            for optimizer in trial.optimizers:
-                _step_some(optimizer, copies, trial.device)
+            for optimizer, counts_there in zip(trial.optimizers, self._counts_there, strict=True):
+                _step_some(optimizer, copies, trial.device, counts_there=counts_there)
             if trial.options.ema is not None:
                 averages = [trial.average[places[id(p)]] for p in parameters]
                 moved = [average.to(trial.device) for average in averages]
@@ -69,6 +71,8 @@ class Spill(Strategy):
 
     def __init__(self) -> None:
         self._groups: list[Parameters] = []
+        #: For each optimizer, whether it counts its steps on the device.
+        self._counts_there: list[bool] = []
 
     def check(self, trial: SpreadTrial) -> None:
         super().check(trial)
@@ -92,11 +96,16 @@ class Spill(Strategy):
         for module in trial.model.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
                 setattr(module, name, buffer.to(trial.device))
+        if trial.options.capture:  # the arithmetic of trials that fit the device
+            updates = capturable_updates(trial.optimizers, trial.device)
+            self._counts_there = [update is not None for update in updates]
+        else:
+            self._counts_there = [False] * len(trial.optimizers)
         for module in blocks:
             module.forward = _visiting(module, module.forward, trial.device)
 
     def steps(self, trial: SpreadTrial) -> TeamSteps:
-        return _Steps(trial, self._groups)
+        return _Steps(trial, self._groups, self._counts_there)
 
 
 def _visiting(module: torch.nn.Module, forward: Callable[..., Value], device: torch.device) -> Callable[..., Value]:
@@ -159,18 +168,19 @@ def _visitor(parameter: torch.nn.Parameter, device: torch.device) -> torch.nn.Pa
     return copy
 
 
-def _step_some(optimizer: Optimizer, copies: dict[int, torch.nn.Parameter], device: torch.device) -> None:
+def _step_some(
+    optimizer: Optimizer, copies: dict[int, torch.nn.Parameter], device: torch.device, *, counts_there: bool
+) -> None:
     """Take a step with some of the parameters, given by their copies on the device, and with their state."""
     whole = [group["params"] for group in optimizer.param_groups]
     mine = [parameter for group in whole for parameter in group if id(parameter) in copies]
     if not mine:
         return
     for parameter in mine:
-        copy = copies[id(parameter)]
-        if copy is not parameter and (state := optimizer.state.pop(parameter, None)) is not None:
-            optimizer.state[copy] = {
+        if (state := optimizer.state.pop(parameter, None)) is not None:
+            optimizer.state[copies[id(parameter)]] = {
                 key: value.to(device)
-                if torch.is_tensor(value) and value.shape == parameter.shape and value.ndim
+                if torch.is_tensor(value) and (value.shape == parameter.shape if value.ndim else counts_there)
                 else value
                 for key, value in state.items()
             }
@@ -186,6 +196,6 @@ def _step_some(optimizer: Optimizer, copies: dict[int, torch.nn.Parameter], devi
         if copy is not parameter and copy in optimizer.state:
             state = optimizer.state.pop(copy)
             optimizer.state[parameter] = {
-                key: value.to(parameter.device) if torch.is_tensor(value) and value.ndim else value
+                key: value.to(parameter.device) if torch.is_tensor(value) and (value.ndim or counts_there) else value
                 for key, value in state.items()
             }

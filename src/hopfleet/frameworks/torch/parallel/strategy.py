@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -40,6 +40,8 @@ class Crew(Protocol):
     rank: int
     size: int
     device: torch.device
+    #: The member's address on the network that the members share; empty if all are on one machine.
+    address: str
 
 
 class SpreadTrial(LiveTrial, Protocol):
@@ -94,6 +96,12 @@ class Strategy(ABC):
     lockstep = True
     #: Whether all members have the same buffers, those of the first member after each unit.
     same_buffers = True
+    #: Whether members may be on several nodes, with a network between them.
+    spans_nodes = False
+    #: Whether training again gives the same bits.
+    repeatable = True
+    #: Whether members train on shares of each batch, so that the loss must be a mean over rows.
+    splits_batches = True
     #: Options of tasks that the strategy cannot respect.
     unsupported: tuple[str, ...] = ("compile", "fp16")
 
@@ -129,6 +137,11 @@ class Strategy(ABC):
                 Share({name: part[start : max(stop, start + 1)] for name, part in batch.items()}, rows, weight)
             )
         return found
+
+    def deal(self, batches: Iterable[Batch], size: int) -> Iterator[Sequence[Share | None]]:
+        """Deal the batches of training to ``size`` members: a share of each batch to every member."""
+        for batch in batches:
+            yield self.shares(batch, size)
 
     def rounds(self, batches: Iterable[Batch], size: int) -> Iterator[list[Share | None]]:
         """Deal the batches of an evaluation to ``size`` members, a whole batch to each."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
 import os
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +22,10 @@ from typing import NamedTuple
 
 import torch
 from torch import distributed
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.teams import Membership, Team
+from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.support.user_code import describe_with_place, format_traceback
 
@@ -36,6 +38,9 @@ TIMEOUT = datetime.timedelta(minutes=30)
 REPORT_SECONDS = 30.0
 """Seconds that the first member waits for the reason of a failure, and that a failed member waits to be ended."""
 
+GET_ADDRESS = 0x8915
+"""The system call of Linux that tells the address of a network interface."""
+
 GROUP_WORDS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "process group")
 """Words in the messages of collective operations that fail because another member is gone."""
 
@@ -45,10 +50,6 @@ class Failed(NamedTuple):
 
     description: str
     traceback: str
-
-
-class MemberLost(Exception):
-    """Another member of the team is gone."""
 
 
 Instruction = tuple[list[int], str, int, tuple[wire.Value, ...]]
@@ -64,16 +65,22 @@ class TorchTeam(Team):
         self.placement = membership.placement
         self.device = torch.device(membership.placement.devices[membership.rank])
         self.links: list[Connection] = list(membership.links)
+        self.address, self.apart = membership.address, membership.apart
         self.broken = ""
         self.lost = False
         self._numbers = 0
         #: Sessions that the first member no longer has.
         self._forgotten: list[int] = []
         if self.size > 1:
-            self._form()
+            try:
+                self._join(self._meet_on_network() if self.address else self._meet_in_file())
+            except Exception as error:
+                if _fails_with_others(error):
+                    raise MemberLost(str(error)) from error
+                raise
 
-    def _form(self) -> None:
-        """Form the process group. The members meet in a file that only this user's processes can open."""
+    def _meet_in_file(self) -> Store:
+        """Meet the other members in a file that only this user's processes can open."""
         if self.rank == 0:
             file = os.memfd_create("hopfleet-team")
             for link in self.links:
@@ -83,12 +90,29 @@ class TorchTeam(Team):
         # The file has no name. Each member keeps it open to its own end, since members form further groups in it.
         store = FileStore(f"/proc/self/fd/{file}", self.size)
         store.set_timeout(MEETING_TIMEOUT)
-        self._join(store)
+        return store
 
-    def _join(self, store: FileStore) -> None:
+    def _meet_on_network(self) -> Store:
+        """Meet the other members at a port that the first one opens, on the address of the team alone."""
+        listener = socket.create_server((self.address, 0)) if self.rank == 0 else None
+        host, port = wire.receive(self.links[0]) if listener is None else listener.getsockname()[:2]
+        for link in self.links if listener is not None else ():
+            wire.send(link, (host, port))
+        return TCPStore(
+            host,
+            port,
+            self.size,
+            is_master=listener is not None,
+            master_listen_fd=None if listener is None else listener.detach(),
+            timeout=MEETING_TIMEOUT,
+            wait_for_workers=False,
+        )
+
+    def _join(self, store: Store) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if backend == "gloo":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+            if interface := interface_of(self.address) if self.address else _loopback():
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         elif not distributed.is_nccl_available():
             raise TaskError(
                 "teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu', or parallelism='single'"
@@ -108,15 +132,21 @@ class TorchTeam(Team):
         """Let the other members drop a session, with the next instruction."""
         self._forgotten.append(number)
 
-    def tell(self, method: str, number: int, *arguments: wire.Value) -> None:
-        """Have all other members call a method of their sessions."""
+    def tell(
+        self, method: str, number: int, *arguments: wire.Value, apart: tuple[str, wire.Value] | None = None
+    ) -> None:
+        """Have all other members call a method of their sessions; those on other nodes the method ``apart``, if given.
+
+        ``apart`` is a method and its argument.
+        """
         if self.rank:
             return
         forgotten, self._forgotten = self._forgotten, []
         instruction: Instruction = (forgotten, method, number, arguments)
+        elsewhere = instruction if apart is None else (forgotten, apart[0], number, apart[1:])
         with self.together():
-            for link in self.links:
-                wire.send(link, instruction)
+            for rank, link in enumerate(self.links, 1):
+                wire.send(link, elsewhere if rank in self.apart else instruction)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -199,6 +229,17 @@ def _fails_with_others(error: BaseException) -> bool:
     if isinstance(error, EOFError | OSError | distributed.DistError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in GROUP_WORDS)
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface with an IPv4 address; empty if there is none, or if the system does not tell."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                found = fcntl.ioctl(asked, GET_ADDRESS, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return ""
 
 
 def _loopback() -> str:

@@ -6,36 +6,20 @@ attention, members are merely more sequences, so they are folded into the batch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import torch
 from torch.autograd.function import FunctionCtx
-from torch.overrides import TorchFunctionMode
 
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, folded, unfolded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
-Argument = Any
-"""An argument of an operation: a tensor, a flag or a number."""
+ALIGNED = {torch.float32: 4, torch.bfloat16: 8, torch.float16: 8}
+"""Types for which attention is folded, and the number that divides the width of a head then."""
 
 
-class StackedAttention(TorchFunctionMode):
-    """A context in which attention without mask and dropout is folded."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: tuple[Argument, ...] = (),
-        kwargs: Mapping[str, Argument] | None = None,
-    ) -> object:
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return _attend(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _attend(
+def attend(
     query: Table,
     key: Table,
     value: Table,
@@ -45,9 +29,10 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Table:
-    heads = query.ndim == key.ndim == value.ndim == 4 and query.dtype == torch.float32
-    width = query.shape[-1]
-    if attn_mask is None and not dropout_p and not enable_gqa and heads and width == value.shape[-1] and width % 4 == 0:
+    """Return the outcome of attention, folded unless it has a mask or dropout."""
+    width, aligned = query.shape[-1], ALIGNED.get(query.dtype, 0)
+    heads = query.ndim == key.ndim == value.ndim == 4 and width == value.shape[-1] and aligned and width % aligned == 0
+    if attn_mask is None and not dropout_p and not enable_gqa and heads:
         found: Table = Attention.apply(query, key, value, is_causal, scale)[0]  # type: ignore[no-untyped-call]
         return found
     return torch.nn.functional.scaled_dot_product_attention(
@@ -61,25 +46,6 @@ class Context(FunctionCtx):
     causal: bool
     scale: float | None
     saved_tensors: tuple[Table, ...]
-
-
-class VmapInfo(Protocol):
-    """The information that torch passes to a rule for vmap."""
-
-    batch_size: int
-
-
-def _folded(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table]) -> list[Table]:
-    """Fold the members into the first dimension of each tensor."""
-    found = []
-    for tensor, dim in zip(tensors, dims, strict=True):
-        rows = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        found.append(rows.flatten(0, 1))
-    return found
-
-
-def _unfolded(info: VmapInfo, tensors: Sequence[Table]) -> tuple[Table, ...]:
-    return tuple(torch.unflatten(tensor, 0, (info.batch_size, -1)) for tensor in tensors)
 
 
 class Attention(torch.autograd.Function):
@@ -105,8 +71,8 @@ class Attention(torch.autograd.Function):
         info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
     ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
         *tensors, causal, scale = inputs
-        found = Attention.apply(*_folded(info, dims[:3], tensors), causal, scale)  # type: ignore[no-untyped-call]
-        return _unfolded(info, found), (0, 0)
+        found = Attention.apply(*folded(info, dims[:3], tensors), causal, scale)  # type: ignore[no-untyped-call]
+        return unfolded(info, found), (0, 0)
 
 
 class Backward(torch.autograd.Function):
@@ -126,5 +92,5 @@ class Backward(torch.autograd.Function):
         info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
     ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
         *tensors, causal, scale = inputs
-        found = Backward.apply(*_folded(info, dims[:6], tensors), causal, scale)  # type: ignore[no-untyped-call]
-        return _unfolded(info, found), (0, 0, 0)
+        found = Backward.apply(*folded(info, dims[:6], tensors), causal, scale)  # type: ignore[no-untyped-call]
+        return unfolded(info, found), (0, 0, 0)

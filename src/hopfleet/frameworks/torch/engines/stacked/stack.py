@@ -7,11 +7,13 @@ and members that stay together keep their tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 import torch
 
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch._compat import FUSED, fused_update
+from hopfleet.frameworks.torch.capturable import sent
 from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing, shared_pool
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
@@ -52,6 +54,8 @@ class Stack:
         #: For fused updates: weights and state of each member, piece by piece, and the update of each group and member.
         self._lists = [[layout.pieces(table[row]) for table in self._tables_of_update] for row in layout.rows]
         self._updates: list[list[Callable[[Sequence[Table]], None]]] = []
+        #: Whether captures contain the update. Otherwise fused updates follow them, with the settings of the moment.
+        self.captures_updates = True
         #: Captured steps by batch size, the greatest number of them, and whether they stay valid in the next unit.
         self.captures: dict[Hashable, StackCapture] = {}
         self.sizes = SIZES if layout.by_parameter else 0
@@ -94,19 +98,20 @@ class Stack:
         changed = _changed(before, self._numbers)
         for index, name in changed:
             column = [[of_one[index][name]] for of_one in self._numbers]
-            value = torch.tensor(column, dtype=self.weights.dtype).to(self.weights.device)
+            value = sent(column, self.weights.dtype, self.weights.device)
             settings = self._layout.groups[index].settings
             settings[name] = settings[name].copy_(value) if name in settings else value
+        if self._fuses and not self._updates:
+            rows, groups = self._layout.rows, range(len(self._layout.groups))
+            self._updates = [[self._update(index, row) for row in rows] for index in groups]
         names = {name for _, name in changed}
-        cycles = self._fuses and bool(self.captures) and not names <= {"lr"}
-        if cycles:
-            self._fuses = False  # a schedule changes more than learning rates: from now on, updates read tables
-        reads = not self._fuses or (self._reads_rates and names <= {"lr"})
-        self.lasting = not changed or (bool(before) and reads and not cycles)
+        if self._fuses and self.captures_updates and self.captures and not names <= {"lr"}:
+            self.captures_updates = False  # a schedule changes more than learning rates
+            self.captures.clear()
+        reads = not self._fuses or not self.captures_updates or (self._reads_rates and names <= {"lr"})
+        self.lasting = not changed or (bool(before) and reads)
         if not self.lasting:
             self.captures.clear()
-            rows, groups = self._layout.rows, range(len(self._layout.groups))
-            self._updates = [[self._update(index, row) for row in rows] for index in groups] if self._fuses else []
 
     @property
     def _reads_rates(self) -> bool:
@@ -115,8 +120,17 @@ class Stack:
 
     def step(self, batch: Batch) -> Table:
         """Train all members on a batch; return their losses."""
+        *grads, losses = self.compute(batch)
+        self.update(grads)
+        return losses
+
+    def compute(self, batch: Batch) -> list[Table]:
+        """Return the gradients of all members, in pieces, and their losses."""
         with using_onednn(self.onednn), torch.no_grad():
-            *grads, losses = self.gradients.compute(batch)
+            return self.gradients.compute(batch)
+
+    def update(self, grads: Sequence[Table]) -> None:
+        """Update the weights of all members with gradients in pieces."""
         self.steps += 1
         optimizer = self.sessions[0].optimizers[0]
         with torch.no_grad():
@@ -130,18 +144,21 @@ class Stack:
                 downhill = -rows if group.get("maximize") else rows
                 weights = self.weights[:, known.columns]
                 UPDATES[type(optimizer)](weights, downhill, state, known.settings, self.steps, flags)
-        return losses
 
     def _update(self, index: int, row: int) -> Callable[[Sequence[Table]], None]:
         """Return the fused update of a group of one member, a function of the pieces of its gradient."""
-        some, numbers = self._layout.groups[index].pieces, self._numbers[row][index]
+        some = self._layout.groups[index].pieces
         weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
-        options: dict[str, object] = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")}
-        if self._reads_rates:
-            options["lr"] = self._layout.groups[index].settings["lr"][row, 0]
+        rates = {"lr": self._layout.groups[index].settings["lr"][row, 0]} if self._reads_rates else {}
         rest = first, second, largest[0] if largest else [], [self.steps[row]] * len(weights)
         fused = fused_update(type(self.sessions[0].optimizers[0]))
-        return lambda grads: fused(weights, grads, *rest, **options, amsgrad=bool(largest), maximize=False)
+
+        def update(grads: Sequence[Table]) -> None:
+            numbers = self._numbers[row][index]
+            settings = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")} | rates
+            fused(weights, grads, *rest, **settings, amsgrad=bool(largest), maximize=False)
+
+        return update
 
     def _fused(self, index: int, pieces: Sequence[Table]) -> None:
         """Update a group of one member after another."""
@@ -155,8 +172,11 @@ class Stack:
         """Return the tables that a step changes."""
         return [self.weights, self.steps, *self.state.values(), *self.gradients.frozen.values()]
 
-    def try_out(self, batch: Batch) -> None:
-        """Measure the deviation of this kind of stack and choose the faster library, unless that is known already."""
+    def try_out(self, batch: Batch) -> list[TorchSession]:
+        """Measure the deviation of this kind of stack and choose the faster library, unless that is known already.
+
+        Return the members that do not compute what the first one computes.
+        """
         key = self.gradients.key(batch)
         cache = self._cache.part(StackCache)
         if key not in cache.tried:
@@ -165,6 +185,12 @@ class Stack:
             cache.tried[key] = Findings(self.onednn, self.sessions[0].config)
         self.onednn = cache.tried[key].onednn
         self.sessions[0].config.share(cache.tried[key].config)
+        findings = cache.tried[key]
+        if all(session.kept.get(Findings) is findings for session in self.sessions):
+            return []
+        for session in self.sessions:
+            session.kept[Findings] = findings
+        return [self.sessions[row] for row in self.gradients.unlike(batch)]
 
     # ------------------------------------------------------------------------------------------ from unit to unit
 
@@ -246,7 +272,11 @@ class StackCapture:
             backend.on_stream(stream),
             capturing(self._graph, backend, pool),
         ):
-            self._losses = stack.step(dict(self._inputs))
+            if stack.captures_updates:
+                self._update, self._losses = None, stack.step(dict(self._inputs))
+            else:
+                *grads, self._losses = stack.compute(dict(self._inputs))
+                self._update = partial(stack.update, grads)
         backend.current_stream().wait_stream(stream)
         self._check(stack)
 
@@ -256,6 +286,8 @@ class StackCapture:
             value.copy_(batch[name], non_blocking=True)
         self._generator.set_state(self._backend.random_state(self._losses.device))
         self._graph.replay()
+        if self._update is not None:
+            self._update()
         self._backend.set_random_state(self._generator.get_state(), self._losses.device)
         return self._losses.clone()
 

@@ -1,0 +1,92 @@
+"""``parallelism="auto"``: trial runs of strategies, which the run folder keeps, and the choice by dry runs."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hopfleet.backends.base import Backend, FormsTeams
+from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
+from hopfleet.experiment.previewing import scratch_folder
+from hopfleet.experiment.resources import Data
+from hopfleet.experiment.trial_runs import DRAWN, device_count, run_trials
+from hopfleet.forecast.team_choice import Size, TeamChoice, choose_teams
+from hopfleet.forecast.trial_runs import TrialRun
+from hopfleet.search.base import MAX_LIVE
+from hopfleet.version import __version__
+
+if TYPE_CHECKING:
+    from hopfleet.experiment.experiment import Experiment
+
+PAIR = TeamShape("ddp", 2)
+"""The team to try; the rates of larger ones are extrapolated."""
+
+SAVING = (TeamShape("fsdp", 2), TeamShape("spill", 1))
+"""What to try where a model does not fit one device."""
+
+
+def find_teams(
+    experiment: Experiment, backend: Backend, data: Data, tell: Callable[[str], None], *, keep: bool
+) -> TeamChoice | None:
+    """Return how the workers of an experiment train, if trial runs decide that; None if the user does.
+
+    Trial runs in the run folder are not repeated on the same machine; ``keep`` puts them there.
+    """
+    if experiment.parallelism != (AUTO,):
+        return None
+    devices = _devices(experiment)
+    if blocker := _blocker(experiment, backend, devices):
+        return TeamChoice((SINGLE,), f"one device each: {blocker}")
+    runs = _known(experiment) or _tried(experiment, data, tell)
+    if keep:
+        experiment.folder.keep_trial_runs({**_made_by(experiment), "runs": [run.as_json() for run in runs]})
+    trials = min(MAX_LIVE, len(experiment.points) + experiment.search.trials)
+    configs = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
+    rows, epochs = data.train.partition_rows, experiment.search.max_epochs
+    batch = min([experiment.batch_size, *(config.get("batch_size", experiment.batch_size) for config in configs)])
+    return choose_teams(runs, Size(configs, trials, epochs, sum(rows), len(rows), batch), devices)
+
+
+def _devices(experiment: Experiment) -> int:
+    """Return the number of devices to use: as many as ``workers``, if that is a number."""
+    asked, there = experiment.workers, device_count(experiment)
+    on_cpu = experiment.task.framework.devices()[0] == "cpu" or experiment.worker_options.device == "cpu"
+    return there if isinstance(asked, str) else asked if on_cpu else min(asked, there)
+
+
+def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
+    """Return why no team can be formed; empty if teams can."""
+    framework, task = experiment.task.framework, type(experiment.task).__name__
+    if not isinstance(backend, FormsTeams):
+        has = "has only this process" if backend.name == "inline" else "forms no teams during a run"
+        return f"backend={backend.name!r} {has}; backend='local' can"
+    if PAIR.strategy not in framework.strategies():
+        return f"the framework of {task} trains on one device"
+    if framework.fusion_blocker:
+        return framework.fusion_blocker
+    if experiment.run_options.deterministic:
+        return "with deterministic=True, no timing may change how a trial trains"
+    return "there is only one" if devices < 2 else ""
+
+
+def _tried(experiment: Experiment, data: Data, tell: Callable[[str], None]) -> list[TrialRun]:
+    with scratch_folder(experiment) as place:
+        runs = list(run_trials(experiment, place, [SINGLE, PAIR], tell, data))
+        if any(run.error for run in runs if run.shape == SINGLE):
+            runs += run_trials(experiment, place, SAVING, tell, data)
+    return runs
+
+
+def _known(experiment: Experiment) -> list[TrialRun]:
+    """Return the trial runs of an earlier start; empty if there are none, or if they were made elsewhere."""
+    record = experiment.folder.trial_runs()
+    if any(record.get(key) != value for key, value in _made_by(experiment).items()):
+        return []
+    return [TrialRun.of_json(run) for run in record["runs"]]
+
+
+def _made_by(experiment: Experiment) -> dict[str, str]:
+    device = experiment.worker_options.device
+    kind = experiment.task.framework.devices()[0] if device == "auto" else device
+    return {"hopfleet": __version__, "device": f"{kind} of {platform.node()}"}

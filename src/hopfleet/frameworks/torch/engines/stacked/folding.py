@@ -1,0 +1,36 @@
+"""Rules for operations of stacked models that torch takes apart or makes one member after another under vmap.
+
+To such an operation, members are merely more rows, so they are folded into the first dimension of each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from hopfleet.frameworks.torch.engines.stacked.updates import Table
+
+Argument = Any
+"""An argument of an operation: a tensor, a flag or a number."""
+
+
+class VmapInfo(Protocol):
+    """The information that torch passes to a rule for vmap."""
+
+    batch_size: int
+
+
+def folded(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table]) -> list[Table]:
+    """Fold the members into the first dimension of each tensor."""
+    found = []
+    for tensor, dim in zip(tensors, dims, strict=True):
+        rows = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        found.append(rows.flatten(0, 1))
+    return found
+
+
+def unfolded(info: VmapInfo, tensors: Sequence[Table]) -> tuple[Table, ...]:
+    """Return tensors with a first dimension for the members."""
+    return tuple(torch.unflatten(tensor, 0, (info.batch_size, -1)) for tensor in tensors)

@@ -1,0 +1,174 @@
+"""Teams on a real Ray cluster of three nodes of two CPUs each, all on this machine: on one node, and across nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.backends.ray.backend import Ray
+from hopfleet.backends.ray.workers import ActorHandle
+from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.errors import UsageError
+from hopfleet.runs.replay import replay
+from hopfleet.store.local import open_journal
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    """Three nodes of two CPUs each, which this process has joined."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
+        patch.setenv("RAY_worker_niceness", "0")
+        ray._raylet.Config.initialize("")
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        for _ in range(2):
+            started.add_node(num_cpus=2)
+        ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+        yield started
+        ray.shutdown()
+        started.shutdown()
+
+
+class Net(hop.TorchTask):
+    """A small net in double precision, with a frozen layer and dropout."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16).requires_grad_(False),
+            torch.nn.Tanh(),
+            torch.nn.Dropout(0.2),
+            torch.nn.Linear(16, 1),
+        ).double()
+        return model, torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
+class Watched(Ray):
+    """Keeps the places of its workers, and lets one happening come after some units."""
+
+    def __init__(self, **happenings: Any) -> None:
+        super().__init__()
+        self.places: list[tuple[str, ...]] = []
+        self.happenings, self.units = {int(name[1:]): act for name, act in happenings.items()}, 0
+
+    def _note(self, handle: ActorHandle, event: Event) -> None:
+        super()._note(handle, event)
+        if isinstance(event, UnitFinished):
+            self.units += 1
+            if act := self.happenings.pop(self.units, None):
+                act(self, handle)
+
+    def _admit(self, handle: ActorHandle) -> None:
+        before = handle.joined
+        super()._admit(handle)
+        if handle.joined and not before:
+            self.places.append(handle.nodes)
+
+
+def experiment(name: str, backend: Any, parallelism: Any, **options: Any) -> hop.Experiment:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(128, 8))
+    rows = {"x": x, "y": x[:, 0] * 2 + x[:, 1] ** 2}
+    defaults: Any = {"search": hop.Grid(max_epochs=2), "workers": 1}
+    return hop.Experiment(
+        Net(),
+        train=rows,
+        valid=rows,
+        space={"lr": hop.choice([0.01, 0.003])},
+        partitions=2,
+        batch_size=16,
+        name=name,
+        backend=backend,
+        parallelism=parallelism,
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device="cpu"),
+        **{**defaults, **options},
+    )
+
+
+def digests(results: hop.Results) -> list[Any]:
+    trials = results.history.trials.items()
+    return [
+        (name, version, saved.digest)
+        for name, trial in trials
+        for version, saved in trial.saved.items()
+        if saved.durable
+    ]
+
+
+def messages(results: hop.Results, kind: Any) -> list[Any]:
+    with contextlib.closing(open_journal(results.folder)) as journal:
+        return [message for _, _, message in journal.read() if isinstance(message, kind)]
+
+
+def test_a_team_on_one_node_has_the_bits_of_a_local_one() -> None:
+    backend = Watched()
+    team = experiment("team", backend, "ddp:2").fit(quiet=True)
+    ((first, second),) = backend.places
+    assert first == second
+    assert digests(team) == digests(experiment("local", "local", "ddp:2").fit(quiet=True))
+    assert {str(unit.placement) for unit in messages(team, UnitFinished)} == {"cpu+cpu (ddp)"}
+    assert {trial.verdict for trial in replay(team).trials} == {"equal"}
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ps"])
+def test_a_team_across_nodes_has_the_bits_of_a_local_one(strategy: str) -> None:
+    backend = Watched()
+    team = experiment(f"across-{strategy}", backend, f"{strategy}:3").fit(quiet=True)
+    (place,) = backend.places
+    assert len(set(place)) == 2
+    assert digests(team) == digests(experiment(f"local-{strategy}", "local", f"{strategy}:3").fit(quiet=True))
+
+
+def test_the_loss_of_a_member_and_of_a_node_cost_nothing_but_time(cluster: Any) -> None:
+    def kill_member(backend: Watched, handle: ActorHandle) -> None:
+        os.kill(handle.members[-1].pid, signal.SIGKILL)
+
+    def lose_node(backend: Watched, handle: ActorHandle) -> None:
+        # The node of the last member, unless this process has joined the cluster there.
+        here = ray.get_runtime_context().get_node_id()
+        lost = next(node for node in reversed(handle.nodes) if node != here)
+        cluster.remove_node(next(node for node in cluster.list_all_nodes() if node.node_id == lost))
+
+    options: Any = {"search": hop.Grid(max_epochs=3)}
+    calm = experiment("calm", "local", "ddp:3", **options).fit(quiet=True)
+    backend = Watched(_2=kill_member, _5=lose_node)
+    shaken = experiment("shaken", backend, "ddp:3", **options).fit(quiet=True)
+    cluster.add_node(num_cpus=2)
+    assert digests(shaken) == digests(calm)
+    first, second = messages(shaken, WorkerLost)[:2]
+    assert "member 2 of its team" in first.reason
+    # Whichever is noticed first: the end of the node, or that of a member there.
+    assert "was lost" in second.reason or "node was terminated" in second.reason
+    assert len(backend.places) == 3
+    assert len(messages(shaken, WorkerJoined)) == 3
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "options", "said"),
+    [
+        pytest.param("ddp:7", {}, "workers=1: only 0 fit, at 1 CPU for each of 7 members each", id="few"),
+        pytest.param("pipeline:3", {}, "a team with this strategy must fit on one node", id="one-node"),
+        pytest.param("ddp", {}, "on a cluster, name the number of devices", id="number"),
+        pytest.param(["ddp:2", "fsdp:2"], {}, "the workers of a cluster train alike", id="several"),
+    ],
+)
+def test_mistakes(parallelism: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        experiment("wrong", "ray", parallelism, **options).fit(quiet=True)

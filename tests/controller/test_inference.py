@@ -1,0 +1,89 @@
+"""Work with trained models: idle workers, losses, failures, and what a journal says is done."""
+
+from __future__ import annotations
+
+from hopfleet.controller.inference import Candidate, InferenceController
+from hopfleet.domain.messages import Message, RunUnit, UnitFailed, UnitFinished, VersionLost, WorkerJoined, WorkerLost
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.rowsum import RowSum, means
+from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
+
+REF = VersionRef("t0001", 1, 1)
+
+
+def made(partitions: int = 2) -> tuple[InferenceController, Candidate]:
+    candidate = Candidate(Trial("t0001", 1, {}, 0, 1), REF, "abc")
+    return InferenceController([candidate], partitions), candidate
+
+
+def joined(worker: str) -> WorkerJoined:
+    return WorkerJoined(worker, Placement.on("cpu"))
+
+
+def commands(messages: list[Message]) -> list[RunUnit]:
+    return [message for message in messages if isinstance(message, RunUnit)]
+
+
+def finished(command: RunUnit, loss: float = 1.0) -> UnitFinished:
+    sums = {"loss": RowSum.of(loss, 1)}
+    return UnitFinished(command.worker, command.unit, command.attempt, 1, 0.0, 1.0, False, sums)
+
+
+def test_every_partition_is_done_once() -> None:
+    controller, candidate = made(3)
+    (first,) = commands(controller.take([joined("w1")]))
+    assert (first.unit, first.model, first.digest) == (Unit("t0001", 1, 0, Work.EVALUATE), REF, "abc")
+    told = controller.take([finished(first, 1.0)])
+    assert told[0] == finished(first, 1.0)  # what counts is journaled before what follows
+    for loss in (2.0, 6.0):
+        (command,) = commands(told)
+        told = controller.take([finished(command, loss)])
+    assert controller.finished and not commands(told) and means(candidate.sums) == {"loss": 3.0}
+    assert controller.schedule.find("t0001") is candidate
+
+
+def test_units_of_lost_workers_are_done_again() -> None:
+    controller, _ = made()
+    one, two = commands(controller.take([joined("w1"), joined("w2")]))
+    (again,) = commands(controller.take([WorkerLost("w1", "killed"), finished(two)]))
+    assert again.unit == one.unit and again.worker == "w2" and not controller.finished
+    assert controller.take([finished(one)]) == []  # a report that came too late does not count
+    controller.take([WorkerLost("w9", "killed")])
+    assert not controller.finished
+
+
+def test_three_losses_end_it() -> None:
+    controller, _ = made()
+    for number in range(3):
+        controller.take([joined(f"w{number}")])
+        controller.take([WorkerLost(f"w{number}", "killed")])
+    assert controller.finished and controller.error == "t0001 failed: 3 workers were lost; the last one: killed"
+    assert not commands(controller.take([joined("w4")]))
+
+
+def test_failures_are_explained() -> None:
+    controller, _ = made()
+    (command,) = commands(controller.take([joined("w1")]))
+    late = UnitFailed("w9", command.unit, 7, 0.0, 1.0, "late", "", "")
+    assert controller.take([late]) == [] and not controller.finished
+    controller.take([UnitFailed("w1", command.unit, command.attempt, 0.0, 1.0, "ValueError: no", "Trace", "")])
+    assert controller.finished and controller.error == "t0001 failed: ValueError: no\n\nTrace"
+    controller, _ = made()
+    (command,) = commands(controller.take([joined("w1")]))
+    controller.take([VersionLost(REF, "is damaged", "w1", command.attempt)])
+    assert controller.error == "t0001 failed: is damaged"
+
+
+def test_a_journal_tells_what_is_left() -> None:
+    controller, _ = made(3)
+    journal = controller.take([joined("w1"), joined("w2")])
+    one, two = commands(journal)
+    journal += controller.take([finished(one, 5.0), finished(two, 7.0)])
+    again, candidate = made(3)
+    again.restore([*journal, finished(one, 5.0)], lambda unit: unit.partition != 1)  # its file is lost
+    assert not again.finished and means(candidate.sums) == {"loss": 5.0}
+    left = commands(again.take([joined("w1"), joined("w2"), joined("w3")]))
+    assert [command.unit.partition for command in left] == [1, 2]
+    assert min(command.attempt for command in left) > max(command.attempt for command in commands(journal))

@@ -1,0 +1,106 @@
+"""The teams that a run starts with, chosen from trial runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hopfleet.domain.placement import SINGLE, TeamShape
+from hopfleet.forecast.team_choice import FORM_SECONDS, Size, TeamChoice, choose_teams
+from hopfleet.forecast.trial_runs import TrialRun
+
+DDP, FSDP, SPILL = TeamShape("ddp", 2), TeamShape("fsdp", 2), TeamShape("spill", 1)
+
+
+def run(shape: TeamShape, rate: float, model: str = "net") -> TrialRun:
+    return TrialRun({"model": model}, shape, rate, 1, "" if rate else "out of memory", 0.25)
+
+
+def chosen(runs: list[TrialRun], *, trials: int, devices: int = 8, **size: Any) -> TeamChoice:
+    usual = {"configs": [{"model": "net"}], "epochs": 4, "rows": 8000, "partitions": 4, "batch": 32}
+    return choose_teams(runs, Size(trials=trials, **{**usual, **size}), devices)
+
+
+def test_many_trials_have_a_device_each_and_the_last_ones_teams() -> None:
+    choice = chosen([run(SINGLE, 100.0), run(DDP, 190.0)], trials=16)
+    assert (choice.shapes, choice.workers) == ((SINGLE,), 8)
+    assert choice.scaling is not None and choice.scaling.speed(2) == pytest.approx(1.9)
+    assert choice.scaling.form_seconds == FORM_SECONDS + 0.25, "a team has to meet and to build the model"
+    assert "when fewer are left, teams may form" in choice.why
+
+
+def test_few_trials_start_with_teams() -> None:
+    choice = chosen([run(SINGLE, 100.0), run(DDP, 190.0)], trials=3)
+    assert choice.shapes == (TeamShape("ddp", 3), TeamShape("ddp", 3), TeamShape("ddp", 2))
+    assert choice.workers == 3
+    alone, together = choice.dry_runs.values()
+    assert together < alone < 320, "even those that start alone join as teams"
+    assert choice.why.startswith("a dry run takes")
+
+
+def test_no_team_is_larger_than_a_batch() -> None:
+    choice = chosen([run(SINGLE, 100.0), run(DDP, 190.0)], trials=1, batch=2)
+    assert choice.shapes == (DDP,)
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([run(SINGLE, 100.0), run(DDP, 104.0)], "ddp:2 is only 1.04 times as fast as one device"),
+        ([run(SINGLE, 100.0), run(DDP, 60.0)], "ddp:2 is only 0.60 times as fast"),
+        ([run(SINGLE, 100.0), run(DDP, 0.0)], "ddp:2 failed: out of memory"),
+        ([run(SINGLE, 100.0)], "one device each"),
+    ],
+    ids=["hardly faster", "slower", "failed", "not tried"],
+)
+def test_teams_that_do_not_pay_are_not_formed(runs: list[TrialRun], said: str) -> None:
+    choice = chosen(runs, trials=1)
+    assert (choice.shapes, choice.workers, choice.scaling) == ((SINGLE,), 8, None)
+    assert said in choice.why
+
+
+def test_a_model_that_does_not_fit_one_device() -> None:
+    runs = [run(SINGLE, 0.0), run(DDP, 0.0), run(FSDP, 90.0), run(SPILL, 40.0)]
+    choice = chosen(runs, trials=16)
+    assert (choice.shapes, choice.workers, choice.scaling) == ((FSDP,), 4, None)
+    assert "does not train on one device: out of memory" in choice.why
+    assert chosen([run(SINGLE, 0.0), run(FSDP, 60.0), run(SPILL, 40.0)], trials=16).shapes == (SPILL,)
+    assert "no strategy trains every class" in chosen([run(SINGLE, 0.0), run(FSDP, 0.0)], trials=16).why
+
+
+def test_classes_count_by_the_time_that_they_take() -> None:
+    runs = [run(SINGLE, 100.0), run(SINGLE, 10.0, "large"), run(DDP, 50.0), run(DDP, 19.0, "large")]
+    choice = chosen(runs, trials=16, configs=[{"model": "net"}, {"model": "large"}])
+    assert choice.scaling is not None
+    assert choice.scaling.speed(2) == pytest.approx((1 / 100 + 1 / 10) / (1 / 50 + 1 / 19))
+
+
+def test_a_long_experiment_is_scaled_up_from_a_short_dry_run() -> None:
+    runs = [run(SINGLE, 100.0), run(DDP, 190.0)]
+    short, long = (chosen(runs, trials=64, epochs=epochs) for epochs in (4, 4000))
+    assert long.dry_runs.keys() == short.dry_runs.keys()
+    for name, seconds in short.dry_runs.items():
+        assert long.dry_runs[name] == pytest.approx(1000 * seconds, rel=0.1)
+
+
+def test_trial_runs_survive_json() -> None:
+    for found in (run(SINGLE, 100.0), run(DDP, 190.0), run(TeamShape("fsdp", 12), 0.0)):
+        assert TrialRun.of_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+def test_the_choice_is_explained() -> None:
+    choice = chosen([run(SINGLE, 100.0), run(DDP, 190.0), run(FSDP, 0.0)], trials=16)
+    names, texts = zip(*choice.facts(), strict=True)
+    assert names == ("trial runs", "", "", "dry runs", "parallelism")
+    assert texts[:3] == (
+        "single  100 rows/s, 1 B (model=net)",
+        "ddp:2   190 rows/s, 1 B (model=net)",
+        "fsdp:2  out of memory (model=net)",
+    )
+    assert texts[3].startswith("one device for each trial: ")
+    assert texts[4].startswith("single, then teams: 16 trials keep 8 devices busy")
+    told = json.loads(json.dumps(choice.as_json()))
+    assert (told["shapes"], told["switch"], len(told["trial_runs"])) == (["single"], True, 3)
+    assert [name for name, _ in chosen([run(SINGLE, 1.0)], trials=1).facts()] == ["trial runs", "parallelism"]
