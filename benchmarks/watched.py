@@ -29,7 +29,7 @@ BAR = 1.01
 
 
 def measure(quick: bool) -> list[Row]:
-    rounds, epochs, products = (1, 2, 10) if quick else (12, 12, 1500)
+    rounds, epochs, products = (1, 2, 10) if quick else (8, 8, 500)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     with scratch() as home:
         data = tiny_data(home, 4)

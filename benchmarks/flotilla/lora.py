@@ -138,8 +138,9 @@ class Adapters(hop.TorchTask):
                 elif weight.ndim == 1:
                     weight.fill_(1.0)
                 else:
+                    rolled = numbers.roll(number)
                     for piece in torch.split(weight.view(-1), len(numbers)):
-                        piece.copy_(numbers.roll(number)[: len(piece)])
+                        piece.copy_(rolled[: len(piece)])
         adapter = [weight for weight in model.parameters() if weight.requires_grad]
         return model, torch.optim.AdamW(adapter, lr=config["lr"])
 

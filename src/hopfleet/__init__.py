@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.sklearn.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
+    from hopfleet.frameworks.torch.sub_epoch import SubEpochSpec as SubEpochSpec
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.torch.weights import state_dict as state_dict
@@ -176,6 +177,7 @@ _HOMES = {
     "SuccessiveHalving": "hopfleet.search.halving",
     "Suggestion": "hopfleet.search.base",
     "Tabular": "hopfleet.data.etl",
+    "SubEpochSpec": "hopfleet.frameworks.torch.sub_epoch",
     "TorchTask": "hopfleet.frameworks.torch.task",
     "TPE": "hopfleet.search.optuna",
     "Train": "hopfleet.search.base",

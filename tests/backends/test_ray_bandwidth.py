@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,8 +78,23 @@ def test_a_plan_is_trained_by_a_team_on_its_nodes(
     assert "all-reduce with 4 workers" in out, out
     name = re.search(r"show (net-\S+)", out)
     assert name is not None
-    units = messages(find_run(name[1]), UnitFinished)
-    assert {len(unit.placement.devices) for unit in units} == {4}
+    assert shapes(name[1]) == {("ddp", 4)}
+
+    # One node reaches all others quickly, and they reach each other slowly: it serves.
+    def star(nodes: list[Any], size: int) -> Any:
+        return tuple(tuple(1e-9 if 0 in (one, other) else 1.0 for other in range(3)) for one in range(3))
+
+    monkeypatch.setattr("hopfleet.backends.ray.bandwidth.measure", star)
+    assert main(["plan", str(path), "--run"]) == 0
+    out = capsys.readouterr().out
+    assert "1 parameter server on" in out, out
+    name = re.search(r"show (net-\S+)", out)
+    assert name is not None
+    assert {strategy for strategy, _ in shapes(name[1])} == {"ps/1"}
+
+
+def shapes(name: str) -> set[tuple[str, int]]:
+    return {tuple(unit.placement.shape) for unit in messages(find_run(name), UnitFinished)}
 
 
 class SlowModel(MeasuredModel):

@@ -124,10 +124,10 @@ def test_places_of_teams() -> None:
         choose_nodes([A, GPU], 2, needs("auto", size=3, spans=True))
 
 
-def test_a_plan_limits_the_room_of_nodes() -> None:
-    planned = {A.name: 1, B.name: 2}
-    assert [needs(most=planned).room(node) for node in (A, B, C)] == [1, 2, 0]
-    assert choose_nodes([A, B, C], 1, needs(size=3, spans=True, most=planned)) == [("b", "b", "a")]
+def test_a_plan_names_the_nodes_of_members() -> None:
+    planned = needs(size=3, spans=True, members=(B.name, A.name, B.name))
+    assert [planned.room(node) for node in (A, B, C)] == [1, 2, 0]
+    assert choose_nodes([A, B, C], 1, planned) == [("b", "a", "b")]
 
 
 def test_workers_are_packed_on_few_nodes() -> None:

@@ -94,6 +94,8 @@ def test_the_same_bits_on_any_workers(own_home: Path, backend: str, workers: int
         assert trial.versions[-1].version == 8 and "last" in trial.versions[-1].which
         assert sum("best" in each.which for each in trial.versions) == 1
     assert [path.name for path in own_home.iterdir()] == ["first"], "nothing is left behind"
+    kept = results.folder.replays()
+    assert {name: each["verdict"] for name, each in kept.items()} == verdicts(found)
 
 
 def test_trials_by_name() -> None:
@@ -212,6 +214,7 @@ def test_another_learning_rate_is_found() -> None:
     results = plain()
     found = replay("first", task=Steeper(), backend="inline")
     assert set(verdicts(found).values()) == {"different"} and not found.ok
+    assert {each["verdict"] for each in results.folder.replays().values()} == {"different"}
     for trial in found.trials:
         assert not any(each.equal for each in trial.versions)
         # The first batch has the same loss, the unit has not.

@@ -17,7 +17,10 @@ from tests.helpers.marks import long
 ROOT = Path(__file__).parents[2]
 
 
-LONG = {"adapters", "etl", "faults", "fleet_live", "hop", "memory", "overhead", "preview", "ray", "teams_live", "ui"}
+LONG = {
+    *("adapters", "dashboards", "etl", "faults", "fleet_live", "hop", "memory", "overhead", "preview", "ray", "ui"),
+    *("predict", "teams_live", "watched"),
+}
 """They start so many processes that they take a quarter of a minute each; with HOPFLEET_LONG=1 they run too."""
 
 

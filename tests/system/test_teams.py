@@ -237,6 +237,9 @@ def test_batch_norm_on_a_team_is_announced(capfd: pytest.CaptureFixture[str]) ->
         pytest.param({"parallelism": "ddpp"}, "unknown; did you mean 'ddp'", id="unknown"),
         pytest.param({"parallelism": "ddp:two"}, "after the colon must come a number", id="number"),
         pytest.param({"parallelism": "ddp:1"}, "needs at least 2 devices", id="one"),
+        pytest.param({"parallelism": "ps/3:2"}, "'ps/3' needs at least 3 devices", id="servers"),
+        pytest.param({"parallelism": "ps/0:2"}, "a number of servers, at least 1", id="no server"),
+        pytest.param({"parallelism": "ddp/2:2"}, "parallelism='ddp/2'", id="servers of ddp"),
         pytest.param({"parallelism": []}, "name at least one strategy", id="none"),
         pytest.param(
             {"parallelism": "ddp:4", "batch_size": 3}, "batch_size=3: is smaller than a team of 4", id="batch"

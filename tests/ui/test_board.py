@@ -132,6 +132,13 @@ def test_a_trial_is_told_in_full(finished: Path) -> None:
     assert "accuracy" in found["log"]["text"]
     assert any(each["best"] for each in found["checkpoints"])
     assert sorted(found["visits"][0]) == [0, 1, 2, 3]
+    assert found["replay"] is None
+    board.folder.keep_replays({leader: {"time": 1.0, "verdict": "equal", "versions": [4, 16], "reason": ""}})
+    assert trial_details(board, leader)["replay"] == {"time": 1.0, "equal": True, "text": "equal at version 4, 16"}
+    board.folder.keep_replays({leader: {"time": 2.0, "verdict": "failed", "versions": [], "reason": "no data"}})
+    assert trial_details(board, leader)["replay"] == {"time": 2.0, "equal": False, "text": "failed: no data"}
+    board.folder.keep_replays({leader: "damaged"})
+    assert trial_details(board, leader)["replay"] is None
     with pytest.raises(NotFound, match="'t9999': no such trial"):
         trial_details(board, "t9999")
     with pytest.raises(NotFound, match="no such trial"):

@@ -11,7 +11,7 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -119,8 +119,8 @@ class Measurable(Protocol):
         About ``size`` bytes are sent over each link.
         """
 
-    def keep_to(self, members: Mapping[str, int], *, cpus: float | None, memory: float) -> None:
-        """Start at most the given number of workers' processes on each named node, and none on other nodes.
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        """Have one worker, whose members are on the named nodes in this order.
 
         Each takes ``cpus`` (None: as many as it has threads) and ``memory`` bytes of its node. Called before ``start``.
         """

@@ -97,21 +97,15 @@ class Chosen:
 
     text: str
     strategy: str
-    nodes: int
-    #: Workers on each node.
-    workers: dict[str, int]
+    #: The node of each process of the team, those that serve first.
+    members: list[str]
     need: Need
     speed: float
     other: str
 
     @property
     def devices(self) -> int:
-        return sum(self.members.values())
-
-    @property
-    def members(self) -> dict[str, int]:
-        """Devices on each node, each with a process of the team."""
-        return {name: count * self.need.gpus for name, count in self.workers.items() if count}
+        return len(self.members)
 
     @property
     def parallelism(self) -> str:
@@ -129,16 +123,25 @@ def _choose(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> C
         how = f"all-reduce with {workers} workers" if workers > 1 else "one worker"
         other = f"{best.rows_per_second:,.0f} with parameter servers"
         text = f"{how}: {_ring_counts(cluster, ring)}"
-        where = {cluster.nodes[at].name: count for at, count in zip(ring.nodes, ring.workers, strict=True)}
-        return Chosen(text, "ddp", len(ring.nodes), where, ring.worker, ring.rows_per_second, other)
-    used = {*best.placement.servers, *(at for at, count in enumerate(best.placement.workers) if count)}
+        pairs = zip(ring.nodes, ring.workers, strict=True)
+        members = [cluster.nodes[at].name for at, count in pairs for _ in range(count * ring.worker.gpus)]
+        return Chosen(text, "ddp", members, ring.worker, ring.rows_per_second, other)
     text = (
         f"{plural(best.assignment.servers, 'parameter server')} on {_names(cluster, best.placement.servers)}, "
         f"{plural(best.workers, 'worker')} on {_counts(cluster, best.placement.workers)}"
     )
     other = f"{against:,.0f} by all-reduce"
-    where = {node.name: count for node, count in zip(cluster.nodes, best.placement.workers, strict=True)}
-    return Chosen(text, "ps", len(used), where, best.assignment.worker, best.rows_per_second, other)
+    names = [node.name for node in cluster.nodes]
+    worker, servers = best.assignment.worker, [names[at] for at in best.placement.servers]
+    members = [
+        name for name, count in zip(names, best.placement.workers, strict=True) for _ in range(count * worker.gpus)
+    ]
+    # A server is a member that also trains, so those of a node without a worker have no place.
+    first = [name for name in servers if name in members]
+    for name in first:
+        members.remove(name)
+    strategy = f"ps/{len(first)}" if 0 < len(first) < len(members) + len(first) else "ps"
+    return Chosen(text, strategy, first + members, worker, best.rows_per_second, other)
 
 
 def _report(
@@ -173,7 +176,7 @@ def _report(
         ("why", f"{chosen.speed:,.0f} rows/s against {chosen.other}"),
         ("a step", step),
     ]
-    if chosen.nodes == 1 and chosen.devices > 1:
+    if len(set(chosen.members)) == 1 and chosen.devices > 1:
         pairs.append(("to train so", f'hop.Experiment(..., parallelism="{chosen.parallelism}"), or --run'))
     facts(pairs)
 

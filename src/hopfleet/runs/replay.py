@@ -3,7 +3,8 @@
 A trial's arithmetic depends only on its configuration, its seed, the data and the order of its visits. The run folder
 holds all of them. So a replay makes no decisions: it sends the visits that count to any workers, trial by
 trial and in the recorded order, and compares the SHA-256 of the models with the journal's. A clone starts with the same
-version of its parent as before. Models do not depend on evaluations, so nothing is evaluated, and nothing is kept.
+version of its parent as before. Models do not depend on evaluations, so nothing is evaluated, and only the verdicts are
+kept.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import registry
+from hopfleet.support.clock import now
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.spec import WorkerSpec
 
@@ -102,7 +104,15 @@ def replay(
     if plan.courses:
         with _temporary(results.folder) as place:
             _rehearse(plan, place, results, results.find_task(task), data, workers, _backend(backend), tell)
-    return Replay(results.name, plan.outcome(), notes)
+    found = Replay(results.name, plan.outcome(), notes)
+    results.folder.keep_replays({each.trial: _verdict(each) for each in found.trials if each.verdict != "skipped"})
+    return found
+
+
+def _verdict(replayed: Replayed) -> dict[str, Any]:
+    """Return what the page shows of a replay."""
+    versions = [each.version for each in replayed.versions]
+    return {"time": now(), "verdict": replayed.verdict, "versions": versions, "reason": replayed.reason}
 
 
 def _data(results: Results, train: Any) -> tuple[Dataset, list[str]]:

@@ -14,6 +14,7 @@ NAME/
   profile.json      the profile of configurations: seconds and bytes
   trial_runs.json   rates of strategies for teams, with parallelism="auto"
   workers.json      how the workers of a run are, every few seconds: memory, last sign of life
+  replays.json      verdicts of replays, by trial
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 
@@ -75,6 +76,7 @@ class RunFolder:
         self.profile_file = path / "profile.json"
         self.trial_runs_file = path / "trial_runs.json"
         self.health_file = path / "workers.json"
+        self.replays_file = path / "replays.json"
         self.checkpoints = path / "checkpoints"
         self.shared = self.checkpoints / SHARED
         self.best = path / "best"
@@ -176,6 +178,14 @@ class RunFolder:
     def trial_runs(self) -> dict[str, Any]:
         """Return the trial runs of strategies; empty if they cannot be read, since they can be repeated."""
         return _measured(self.trial_runs_file)
+
+    def keep_replays(self, verdicts: dict[str, Any]) -> None:
+        """Add verdicts of replays, by trial, if the disk takes them."""
+        _write_json(self.replays_file, {**self.replays(), **verdicts})
+
+    def replays(self) -> dict[str, Any]:
+        """Return the last verdict of each trial that was replayed; empty if they cannot be read."""
+        return _measured(self.replays_file)
 
     def keep_health(self, health: dict[str, Any]) -> None:
         """Write how the workers are, if the disk takes it: a run does not depend on the file."""

@@ -49,6 +49,7 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
             "time": [row.time for row in rows],
             "metrics": {metric: [row.metrics.get(metric) for row in rows] for metric in metrics},
         },
+        "replay": _replay(board, trial.id),
         "visits": trial.visits[-VISITED_EPOCHS:],
         "visits_before": max(0, len(trial.visits) - VISITED_EPOCHS),
         "checkpoints": [
@@ -64,6 +65,18 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
         "log": log_tail(board.folder.logs / f"{trial.id}.log"),
         "notices": [notice for notice in board.notices if notice["trial"] == trial.id],
     }
+
+
+def _replay(board: Board, trial: str) -> dict[str, Any] | None:
+    """Return the last verdict of a replay of a trial: its time, and a text; None if there is none."""
+    found = board.folder.replays().get(trial)
+    if not isinstance(found, dict) or not isinstance(found.get("time"), int | float):
+        return None
+    verdict, versions = str(found.get("verdict")), found.get("versions")
+    which = ", ".join(map(str, versions)) if isinstance(versions, list) else ""
+    text = f"{verdict} at version {which}" if which else verdict
+    reason = str(found.get("reason") or "")
+    return {"time": found["time"], "equal": verdict == "equal", "text": f"{text}: {reason}" if reason else text}
 
 
 def log_tail(path: Path) -> dict[str, Any]:

@@ -201,6 +201,35 @@ def test_the_data_set_does_not_depend_on_the_number_of_workers(tmp_path: Path, s
     assert one == two == five and len(one) == 2 * (3 + 1 + 1) + 1
 
 
+@pytest.mark.parametrize("kind", ["csv", "table"])
+def test_rows_with_much_work_are_shared_in_small_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    columns = {"x": list(range(50)), "name": ["plain", "two\nlines"] * 25}
+    path = write_csv(tmp_path / "rows.csv", columns)
+    calls: list[int] = []
+
+    def counted(batch: dict[str, Any]) -> dict[str, Any]:
+        calls.append(len(batch["x"]))
+        if (batch["x"] == 37).any():
+            raise ValueError("no 37")
+        return batch
+
+    source = path if kind == "csv" else columns
+    whole = hop.prepare(source, tmp_path / "whole", partitions=2, seed=1)
+    monkeypatch.setattr("hopfleet.data.etl.chunks.SMALL_ROWS", 10)
+    where = r"rows\.csv, line 57" if kind == "csv" else "the source, row 38"
+    with pytest.raises(DataError, match=f"{where}: ValueError: no 37"):
+        hop.prepare(source, tmp_path / "none", counted, partitions=2)
+    assert calls[:3] == [10, 10, 10]
+
+    def same(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    made = hop.prepare(source, tmp_path / "set", same, partitions=2, seed=1, backend="inline")
+    assert made.fingerprint == whole.fingerprint
+
+
 @pytest.mark.slow
 def test_tables_are_prepared_without_pandas(tmp_path: Path) -> None:
     write_csv(tmp_path / "rows.csv", {**table(20), "day": ["2024-01-01"] * 20})

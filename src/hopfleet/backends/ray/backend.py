@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,8 @@ class Ray(ClusterBackend):
                 cluster.require_ray().shutdown()
                 self._connected = False
 
-    def keep_to(self, members: Mapping[str, int], *, cpus: float | None, memory: float) -> None:
-        self.share |= {"most": dict(members), "cpus": cpus, "memory": memory}
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        self.share |= {"members": tuple(members), "cpus": cpus, "memory": memory}
 
     def versions(self, checkpoints: Path) -> DriverVersions:
         location = storage_location(self.storage, checkpoints)

@@ -235,7 +235,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     def _spawn(self, place: Place, failures: int = 0) -> None:
         """Start a worker at a place, with its share of each node. A team starts as a whole or not at all."""
         # The first member of a team reads the data.
-        place = tuple(sorted(place, key=lambda node: -len(self._nodes[node].partitions)))
+        at = max(range(len(place)), key=lambda rank: (len(self._nodes[place[rank]].partitions), -rank))
+        place = (place[at], *place[:at], *place[at + 1 :])
         name, group, secret = self._next_name(), None, secrets.token_bytes()
         if len(place) > 1:
             group = reserve([self._needs.on(self._nodes[node].node) for node in place], place)

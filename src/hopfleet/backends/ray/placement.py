@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hopfleet.errors import UsageError
@@ -61,8 +61,8 @@ class WorkerNeeds:
     memory: float = 0.0  #: bytes
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Most members on each node, by its name; if there are any, other nodes have no room.
-    most: Mapping[str, int] = field(default_factory=dict)
+    #: The node of each member of the only worker, by its name; empty if members may be anywhere.
+    members: tuple[str, ...] = ()
     #: Members of a worker's team; each takes a share of its node.
     size: int = 1
     #: Whether the members of a team may be on several nodes.
@@ -94,7 +94,7 @@ class WorkerNeeds:
             return 0
         fits = [_fit(node.free_amount(name), amount, whole=name == "GPU") for name, amount in self.on(node).items()]
         room = min(fits, default=int(node.free_cpus))
-        return min(room, self.most.get(node.name, 0)) if self.most else room
+        return min(room, self.members.count(node.name)) if self.members else room
 
     def explain(self, node: Node) -> str:
         """Describe what a node offers and how many workers fit."""
@@ -169,7 +169,20 @@ def choose_nodes(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pac
 def places_on(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pack: bool = False) -> list[Place]:
     """Return at most ``workers`` places on nodes."""
     room = {node.id: needs.room(node) for node in nodes}
-    return places(room, workers, needs, {node.id: needs.kind(node) for node in nodes}, pack=pack)
+    chosen = places(room, workers, needs, {node.id: needs.kind(node) for node in nodes}, pack=pack)
+    names = {node.id: node.name for node in nodes}
+    return [tuple(_in_order(place, names, needs.members)) for place in chosen]
+
+
+def _in_order(place: Place, names: Mapping[str, str], members: Sequence[str]) -> Iterator[str]:
+    """Yield the nodes of a place in the order in which ``members`` names them, if it does."""
+    left = list(place)
+    for wanted in members:
+        found = next((node for node in left if names[node] == wanted), None)
+        if found is not None:
+            left.remove(found)
+            yield found
+    yield from left
 
 
 def places(

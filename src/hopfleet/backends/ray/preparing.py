@@ -97,7 +97,7 @@ class RayPool(Pool):
             return chunks
         tasks = ((number, (chunk, column)) for number, chunk in enumerate(chunks))
         found = dict(self.run(_column, tasks, threads=False, homes=[chunk.home for chunk in chunks]))
-        return [dataclasses.replace(chunk, table=found[number]) for number, chunk in enumerate(chunks)]
+        return [dataclasses.replace(chunk, table=found[number], start=0) for number, chunk in enumerate(chunks)]
 
     def gathering(
         self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], shares: Sequence[Share],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,12 @@ import pyarrow as pa
 from hopfleet.data.columns import Array
 from hopfleet.data.dataset import Dataset
 from hopfleet.errors import DataError
+
+SMALL_ROWS, MANY = 1024, 256
+"""Rows of a small chunk, and the number of chunks above which chunks are larger."""
+
+FEW = 16
+"""Chunks of a source that is so small that several nodes of a cluster may parse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +67,44 @@ class Chunk:
     failures: tuple[Failure, ...] = ()  #: rows that could not be parsed
     dataset: Dataset | None = None
     table: pa.Table | None = None
+    start: int = 0  #: rows of the file before the first one
     origin: tuple[Any, ...] = ()  #: a function and its arguments that write the file to read
     home: int = 0  #: the piece of the source that the rows come from
 
     def line_of(self, row: int) -> int:
-        return int(np.load(self.lines)[row]) if self.lines else self.line + row
+        return int(np.load(self.lines)[self.start + row]) if self.lines else self.line + self.start + row
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows, or some columns of them."""
         if self.table is not None:
-            return self.table if columns is None else self.table.select(columns)
+            some = self.table.slice(self.start, self.rows)
+            return some if columns is None else some.select(columns)
         if self.origin and not Path(self.path).exists():
             self.origin[0](*self.origin[1:])
         try:
             if self.store == "parquet":
                 with opened_parquet(self.path) as file:
                     return file.read_row_group(self.part, columns=columns, use_threads=False)
-            table = pa.Table.from_batches([read_batches(self.path)[self.part]])
+            table = pa.Table.from_batches([read_batches(self.path)[self.part]]).slice(self.start, self.rows)
         except (pa.ArrowException, OSError, IndexError) as error:
             raise DataError(f"{self.path}: cannot be read ({error}); restore the file") from error
         return table if columns is None else table.select(columns)
+
+
+def divided(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return the same rows as smaller chunks, so that several workers share a source of few bytes and much work."""
+    most = max(SMALL_ROWS, sum(chunk.rows for chunk in chunks) // MANY)
+    found = []
+    for chunk in chunks:
+        if chunk.store != "arrow" or chunk.rows <= most:
+            found.append(chunk)
+            continue
+        for start in range(0, chunk.rows, most):
+            failures = () if start else chunk.failures
+            rows = min(most, chunk.rows - start)
+            home = len(found) if len(chunks) < FEW else chunk.home
+            found.append(replace(chunk, start=start, rows=rows, failures=failures, home=home))
+    return found
 
 
 def opened_parquet(path: str) -> Any:

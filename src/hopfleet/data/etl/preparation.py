@@ -26,7 +26,7 @@ import pyarrow as pa
 from hopfleet.data import manifest
 from hopfleet.data.columns import Array
 from hopfleet.data.dataset import Dataset, open_dataset
-from hopfleet.data.etl.chunks import Chunk, Failure, Layout, lacking, layout_of, save_table
+from hopfleet.data.etl.chunks import Chunk, Failure, Layout, divided, lacking, layout_of, save_table
 from hopfleet.data.etl.images import Images, image_tables
 from hopfleet.data.etl.listing import Files, find_files
 from hopfleet.data.etl.pool import Pool
@@ -224,6 +224,8 @@ class _Preparation:
             self._pool.start()
         wanted = self._wanted()
         chunks = [chunk for chunk in self._read(opened, wanted) if chunk.rows or chunk.failures]
+        if not self._recipe.threads:
+            chunks = divided(chunks)
         if not sum(chunk.rows for chunk in chunks):
             raise DataError("the source has no rows; it must have at least one per partition")
         if opened.dataset is not None and self._recipe.fits:

@@ -199,6 +199,7 @@ function Trial({ feed, id, query, setQuery }) {
         : html`<p class="muted">No epoch has ended yet.</p>`}</section>
       <section class="card"><h3>Visits</h3><p class="muted">Partitions in the order visited, an epoch per line${found.visits_before ? `, without the first ${found.visits_before} epochs` : ""}.</p>
         <pre class="log short">${found.visits.map((visits, place) => `${String(place + 1 + found.visits_before + row.begins).padStart(4)}: ${visits.join(" ")}`).join("\n") || "none yet"}</pre>
+        ${found.replay && html`<p class=${found.replay.equal ? "" : "bad"}>Replayed on ${moment(found.replay.time)}: ${found.replay.text}</p>`}
         <p class="muted">To train it again and compare the bits: <code>hopfleet replay ${feed.key} --trial ${id}</code></p></section>
       <section class="card"><h3>Checkpoints</h3>${found.checkpoints.length
         ? html`<div class="scroll"><table><thead><tr><th scope="col" class="right">version</th><th scope="col">file</th><th scope="col" class="right">size</th><th scope="col">SHA-256</th></tr></thead>

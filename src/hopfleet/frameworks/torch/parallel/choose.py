@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -26,9 +27,22 @@ STRATEGIES: Mapping[str, tuple[str, str]] = {
 }
 """Module and class of each strategy; "single" is the absence of one."""
 
+SERVED = "ps"
+"""The strategy whose name may tell a number of servers."""
 
-def find(name: str) -> Callable[[], Strategy]:
-    """Return what makes a strategy of that name. Raise UsageError for an unknown name."""
+
+def find(name: str) -> Callable[..., Strategy]:
+    """Return what makes a strategy of that name. Raise UsageError for an unknown name.
+
+    ``"ps/2"`` stands for parameter servers on two of the members.
+    """
+    base, slash, servers = name.partition("/")
+    if base == SERVED and slash:
+        if not servers.isdecimal() or int(servers) < 1:
+            raise UsageError(
+                f"parallelism={name!r}: after the slash must come a number of servers, at least 1, as in 'ps/1:4'"
+            )
+        return functools.partial(find(base), servers=int(servers))
     found: object = registry.find("strategy", name, STRATEGIES, argument="parallelism")
     if isinstance(found, tuple):
         module, kind = found
@@ -58,4 +72,5 @@ def team_shape(name: str, devices: int = 0) -> TeamShape:
 
 def modules(name: str) -> list[str]:
     """Return the modules that a strategy needs, so that workers can import them before they fork."""
-    return [f"{_HERE}.session", STRATEGIES[name][0]] if name in STRATEGIES else []
+    base = name.partition("/")[0]
+    return [f"{_HERE}.session", STRATEGIES[base][0]] if base in STRATEGIES else []

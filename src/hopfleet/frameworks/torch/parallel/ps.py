@@ -1,4 +1,4 @@
-"""Parameter servers: every member computes gradients, and serves the part of the weights that it alone updates.
+"""Parameter servers: every member computes gradients; all or some serve parts of the weights, which they alone update.
 
 For each update, a member sends the gradients of every parameter to the member that serves it, and gets the new weights
 back. Only the server of a parameter has the optimizer's state for it. Updates are synchronous: a server waits for the
@@ -62,15 +62,21 @@ class _Steps(TeamSteps):
 
 
 class Ps(Strategy):
-    """Synchronous parameter servers, one on each member."""
+    """Synchronous parameter servers, one on each member or, with a number of ``servers``, on the first ones."""
 
     on_host = False
     lockstep = False
     spans_nodes = True
 
+    def __init__(self, servers: int = 0) -> None:
+        self._servers = servers
+        self.fewest = max(Strategy.fewest, servers)
+
     def spread(self, trial: SpreadTrial) -> None:
         warn_of_batch_norm(trial)
-        self._served = _divided([p for p in trial.model.parameters() if p.requires_grad], trial.team.size)
+        size = trial.team.size
+        served = _divided([p for p in trial.model.parameters() if p.requires_grad], self._servers or size)
+        self._served = served + [[] for _ in range(size - len(served))]
         self._forget_others(trial)
 
     def steps(self, trial: SpreadTrial) -> TeamSteps:

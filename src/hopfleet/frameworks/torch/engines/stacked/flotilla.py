@@ -95,20 +95,35 @@ class Stacked(Interleaved):
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         whole = _kept([member.session for member in members])
         for alike in [members] if whole else self._kinds(members):
-            sessions = [member.session for member in alike]
             try:
-                stack = whole or _kept(sessions) or Stack(sessions)
-                stack.read_settings()
-                stack.try_out(batch)
+                stack = self._built([member.session for member in alike], batch)
             except Exception as error:
                 self._stack_cache.tell(f"trials train in turn: {describe(error)}")
                 continue
-            for member in alike:
+            rows = {session: row for row, session in enumerate(stack.sessions if stack else ())}
+            stacked = [member for member in alike if member.session in rows]
+            for member in stacked:
                 member.draws = frozenset()
                 member.session.kept[Stack] = stack
                 _compat.count_as_stepped(member.session.optimizers[0])
-            rows = {session: row for row, session in enumerate(stack.sessions)}
-            yield stack, sorted(alike, key=lambda member: rows[member.session])
+            if stack is not None:
+                yield stack, sorted(stacked, key=lambda member: rows[member.session])
+
+    def _built(self, sessions: list[TorchSession], batch: Batch) -> Stack | None:
+        """Return a stack of the members that compute the same; None if these are too few."""
+        stack = _kept(sessions) or Stack(sessions)
+        stack.read_settings()
+        unlike = stack.try_out(batch)
+        if not unlike:
+            return stack
+        self._stack_cache.tell(
+            f"{len(unlike)} trials train beside the stack: their loss depends on more than weights, batch and "
+            "configuration, such as a number that build() puts into an object of the model"
+        )
+        for session in unlike:
+            session.kept[Unstackable] = True
+        rest = [session for session in sessions if session not in unlike]
+        return self._built(rest, batch) if len(rest) >= self.least else None
 
     def _kinds(self, members: list[Member]) -> list[list[Member]]:
         """Group the members that can be stacked with each other."""
@@ -123,8 +138,8 @@ class Stacked(Interleaved):
         return [alike for alike in kinds.values() if len(alike) >= self.least]
 
     def _stackable(self, session: TorchSession) -> bool:
-        """Whether stacking such a model can pay."""
-        return True
+        """Whether a member computes what others of its kind compute, and stacking such a model can pay."""
+        return Unstackable not in session.kept
 
     def _stepped(self, stack: Stack, first: Member, batch: Batch) -> Table:
         """Make a step of a stack; replay it if it was captured."""
@@ -149,7 +164,7 @@ class StackedGraphs(Stacked, CudaGraphs):
 
     def _stackable(self, session: TorchSession) -> bool:
         # On CUDA, the convolutions of many models as one are slower than side by side.
-        return not _compat.convolves(session.model)
+        return super()._stackable(session) and not _compat.convolves(session.model)
 
 
 def _kept(sessions: Sequence[TorchSession]) -> Stack | None:

@@ -8,11 +8,12 @@ a batch is computed both ways, and if the outcomes differ the program is discard
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import torch
 from torch.func import functional_call, grad_and_value, vmap
@@ -40,6 +41,10 @@ COMPARED = 64
 CLOSE = 0.01
 """Deviation of a compiled program, as a part of the largest value, up to which the program counts as equal: more than
 rounding, less than another function."""
+
+
+ROUNDING = 3
+"""Deviation of a loss up to which it counts as the same, as a multiple of the square root of the type's precision."""
 
 
 def alike(found: Table, expected: Table, compiled: bool) -> bool:
@@ -202,21 +207,51 @@ class Gradients:
         """
         session, layout, faster = self._sessions[0], self._layout, True
         kept = [buffer.clone() for buffer in session.model.buffers()]
-        # Without dropout: chance would hide the effect of rounding.
-        chance = [m for m in (*session.model.modules(), *self.loss.modules()) if "Dropout" in type(m).__name__]
-        for module in chance:
-            module.eval()
-        loss = session.hooks.loss(session.model, dict(batch))
-        alone = layout.in_columns(torch.autograd.grad(loss, layout.parameters(0)))
-        for buffer, value in zip(session.model.buffers(), kept, strict=True):
-            buffer.copy_(value)
-        buffers = self._buffers()
-        if self._device.type == "cpu":
-            faster = onednn.faster_with_onednn(lambda: self.eager(batch))
-        with onednn.using_onednn(faster):
-            pieces = [piece[0] for piece in self.eager(batch)[:-1]]
-        stacked = layout.in_columns(pieces) if layout.by_parameter else torch.cat(pieces)
-        self._restore(buffers)
-        for module in chance:
-            module.train()
+        with without_dropout(session.model, self.loss):
+            loss = session.hooks.loss(session.model, dict(batch))
+            alone = layout.in_columns(torch.autograd.grad(loss, layout.parameters(0)))
+            for buffer, value in zip(session.model.buffers(), kept, strict=True):
+                buffer.copy_(value)
+            buffers = self._buffers()
+            if self._device.type == "cpu":
+                faster = onednn.faster_with_onednn(lambda: self.eager(batch))
+            with onednn.using_onednn(faster):
+                pieces = [piece[0] for piece in self.eager(batch)[:-1]]
+            stacked = layout.in_columns(pieces) if layout.by_parameter else torch.cat(pieces)
+            self._restore(buffers)
         return float((stacked - alone).abs().max() / alone.abs().max().clamp(min=1e-30)), faster
+
+    @torch.no_grad()
+    def unlike(self, batch: Batch) -> list[int]:
+        """Return the rows of members that have another loss alone than in the stack.
+
+        A model may compute with a number of its configuration that its modules do not show; the stack computes with the
+        number of the first member. Losses with random numbers cannot be compared.
+        """
+        streams, buffers = randomness.current(self._device), self._buffers()
+        with without_dropout(self.loss, *(session.model for session in self._sessions)):
+            losses = vmap(self._of_one, in_dims=(0, 0, 0, None), randomness="different")
+            stacked = losses(self._parameters, self.frozen, self._scalars, batch)
+            alone = torch.stack([session.hooks.loss(session.model, dict(batch)) for session in self._sessions])
+        self._restore(buffers)
+        drawn = randomness.changed(streams, randomness.current(self._device))
+        randomness.put(streams, self._device, drawn)
+        if drawn:
+            return []
+        off = ((stacked - alone).abs() / alone.abs().clamp(min=1e-30)).tolist()
+        types = {alone.dtype, *(value.dtype for value in self._parameters.values())}
+        limit = max(10 * off[0], *(ROUNDING * torch.finfo(dtype).eps ** 0.5 for dtype in types))
+        return [row for row, one in enumerate(off) if one > limit]
+
+
+@contextlib.contextmanager
+def without_dropout(*modules: torch.nn.Module) -> Iterator[None]:
+    """Switch dropout off: chance would hide the effect of rounding."""
+    chance = [one for module in modules for one in module.modules() if "Dropout" in type(one).__name__]
+    for one in chance:
+        one.eval()
+    try:
+        yield
+    finally:
+        for one in chance:
+            one.train()

@@ -77,10 +77,7 @@ def kind_of(session: TorchSession) -> Hashable:
 def form(session: TorchSession) -> str:
     """Return what members have in common that are computed alike."""
     optimizer = session.optimizers[0]
-    layers = [
-        (name, type(module), "" if isinstance(module, torch.nn.Dropout) else module.extra_repr())
-        for name, module in session.model.named_modules()
-    ]
+    layers = [(name, type(module), *_traits(module)) for name, module in session.model.named_modules()]
     shapes = [(name, tuple(value.shape), value.dtype) for name, value in session.model.named_parameters()]
     common = sorted((one.name, one.tensor.data_ptr()) for one in session.shared)
     groups = [
@@ -93,3 +90,19 @@ def form(session: TorchSession) -> str:
     ]
     words = {key: value for key, value in dict.items(session.config) if not isinstance(value, float)}
     return str((layers, shapes, common, type(optimizer), groups, words, session.device))
+
+
+PLAIN = (bool, int, float, str, type(None), torch.dtype)
+"""Types of attributes that a module may compute with, and that can be compared."""
+
+
+def _traits(module: torch.nn.Module) -> tuple[object, ...]:
+    """Return what a module may compute with beside its tensors. Dropout has a rate for each member."""
+    if isinstance(module, torch.nn.Dropout):
+        return ()
+    values = ((name, value) for name, value in vars(module).items() if not name.startswith("_") and name != "training")
+    return module.extra_repr(), [(name, value) for name, value in values if _is_plain(value)]
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, PLAIN) or (isinstance(value, tuple | list) and all(map(_is_plain, value)))

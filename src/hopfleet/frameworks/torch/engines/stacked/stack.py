@@ -172,8 +172,11 @@ class Stack:
         """Return the tables that a step changes."""
         return [self.weights, self.steps, *self.state.values(), *self.gradients.frozen.values()]
 
-    def try_out(self, batch: Batch) -> None:
-        """Measure the deviation of this kind of stack and choose the faster library, unless that is known already."""
+    def try_out(self, batch: Batch) -> list[TorchSession]:
+        """Measure the deviation of this kind of stack and choose the faster library, unless that is known already.
+
+        Return the members that do not compute what the first one computes.
+        """
         key = self.gradients.key(batch)
         cache = self._cache.part(StackCache)
         if key not in cache.tried:
@@ -182,6 +185,12 @@ class Stack:
             cache.tried[key] = Findings(self.onednn, self.sessions[0].config)
         self.onednn = cache.tried[key].onednn
         self.sessions[0].config.share(cache.tried[key].config)
+        findings = cache.tried[key]
+        if all(session.kept.get(Findings) is findings for session in self.sessions):
+            return []
+        for session in self.sessions:
+            session.kept[Findings] = findings
+        return [self.sessions[row] for row in self.gradients.unlike(batch)]
 
     # ------------------------------------------------------------------------------------------ from unit to unit
 
