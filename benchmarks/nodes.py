@@ -21,6 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from benchmarks.row import Row, milliseconds, table
+from hopfleet.forecast.layouts import divided
+from hopfleet.forecast.scenario import Scenario as SimulatedCluster
+from hopfleet.forecast.scenario import SimulatedNode
 from hopfleet.planner.nodes import NodePlan, Visit, per_gpu, sharded
 from hopfleet.planner.nodes_exact import solve_exact
 from hopfleet.planner.nodes_fast import solve_fast, solve_randomly
@@ -59,8 +62,65 @@ SCENARIOS = (
 NODE_BAR = 1.0005
 
 
+MIXES = (((4, 2, 2), 4), ((2,) * 8, 2), ((8,) * 16, 1))
+"""GPUs of each node, and the number of draws."""
+
+
 def measure(quick: bool) -> list[Row]:
-    return [row for scenario in SCENARIOS for row in _rows(scenario, seeds=2 if quick else 20)]
+    rows = [row for scenario in SCENARIOS for row in _rows(scenario, seeds=2 if quick else 20)]
+    return [*rows, *_controlled(2 if quick else 10), *_mixes(quick)]
+
+
+def _controlled(seeds: int) -> list[Row]:
+    """Return the figures of the thesis through the controller of real runs, with teams chosen by dry runs."""
+    rows = []
+    for scenario, bar in zip(SCENARIOS, (1.0005, 1.0005, 1.04), strict=True):
+        found = [
+            _simulated(scenario.times(random.Random(seed)), scenario.gpus, (1.0, 2.0), 1).simulate().simulation.ratio
+            for seed in range(seeds)
+        ]
+        what = f"{scenario}, through the controller: makespan / bound, {seeds} draws"
+        value, most = f"{mean(found):.3f}", f"max {max(found):.3f}"
+        rows.append(Row("nodes", what, value, most, mean(found), f"≤ {bar:.3g}", max(found) <= bar))
+    return rows
+
+
+def _mixes(quick: bool) -> list[Row]:
+    """Return mixes of short and long models through the controller; two GPUs are 1.9 times as fast as one."""
+    ratios, fewer, least, slowest = [], [], [], 0.0
+    for gpus, draws in MIXES[:1] if quick else MIXES:
+        for count in (6, 16) if quick else (6, 10, 16, 32, 64):
+            for seed in range(draws):
+                rng = random.Random(seed)
+                cluster = _simulated([rng.uniform(100, 1000) for _ in range(count)], gpus, (1.0, 1.9), 3)
+                found = cluster.simulate().simulation
+                ratios.append(found.ratio)
+                slowest = max(slowest, found.schedule_seconds / found.decisions)
+                layouts = tuple((1,) * each for each in gpus), tuple((each,) for each in gpus)
+                others = [divided(cluster, layout).simulate().simulation.makespan for layout in layouts]
+                least.append(min(others) / found.makespan)
+                if count < sum(gpus):
+                    fewer += [other / found.makespan for other in others]
+    ratio, gain = mean(ratios), mean(fewer)
+    what = "6-64 models through the controller"
+    better, both = "gain over the better of one GPU each and whole nodes", "mean gain over both, models fewer than GPUs"
+    return [
+        Row("nodes", f"{what}: makespan / bound", f"{ratio:.3f}", "", ratio, "≤ 1.03", ratio <= 1.03),
+        Row("nodes", f"{what}: decision", milliseconds(slowest), "", 1e3 * slowest, "< 5 ms", slowest < 0.005),
+        Row("nodes", f"{what}: {better}, at least", f"{min(least):.3f}", "", min(least), "≥ 1", min(least) >= 1),
+        Row("nodes", f"{what}: {both}", f"{gain:.2f}", "", gain, "≥ 1.3", gain >= 1.3),
+    ]
+
+
+def _simulated(
+    seconds: Sequence[float], gpus: Sequence[int], scaling: tuple[float, float], epochs: int
+) -> SimulatedCluster:
+    """Return models on a cluster with a shard on each GPU; ``seconds`` are those of a shard on one GPU."""
+    nodes = tuple(SimulatedNode(f"n{number}", count, team=0) for number, count in enumerate(gpus))
+    rates = tuple(1000 / each for each in seconds)
+    return SimulatedCluster(
+        *(nodes, rates, 1000 * sum(gpus), len(gpus), epochs), scaling=scaling, switch=False, sharded=True, fuse=False
+    )
 
 
 def _rows(scenario: Scenario, seeds: int) -> list[Row]:

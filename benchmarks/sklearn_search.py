@@ -105,8 +105,6 @@ def _search(name: str, cv: Any) -> Any:
     from sklearn.linear_model import SGDClassifier
     from sklearn.model_selection import HalvingRandomSearchCV, RandomizedSearchCV
 
-    import hopfleet as hop
-
     params = {"alpha": loguniform(1e-6, 1e-1), "loss": ["hinge", "log_loss", "modified_huber"]}
     estimator = SGDClassifier(random_state=0)
     options = {"cv": cv, "n_jobs": JOBS, "random_state": 0, "refit": False}
@@ -116,8 +114,16 @@ def _search(name: str, cv: Any) -> Any:
         # Its default begins with so few rows that none is left to score them.
         rows = sum(map(len, cv[0])) // 27
         return HalvingRandomSearchCV(estimator, params, n_candidates=CANDIDATES, min_resources=rows, **options)
-    hopping = {"n_iter": CANDIDATES, "epochs": 1, "batch_size": 10_000, **options}
-    return hop.HopSearchCV(estimator, params, **hopping)
+    import hopfleet as hop
+
+    hopping: dict[str, Any] = {
+        "n_iter": CANDIDATES,
+        "epochs": 1,
+        "halving": True,
+        "min_epochs": 1 / 9,
+        "batch_size": 25_000,
+    }
+    return hop.HopSearchCV(estimator, params, **hopping, **options)
 
 
 class Peak:

@@ -109,6 +109,39 @@ def test_a_folder_keeps_the_run_and_an_estimator_without_targets_is_searched(tmp
     assert hop.load(tmp_path / "run").finished
 
 
+def test_halving_may_begin_with_a_share_of_the_rows(tmp_path: Path) -> None:
+    search = hop.HopSearchCV(
+        SGDClassifier(random_state=0), {"alpha": [1e-6, 1e-5, 1e-4, 1e-3, 1.0, 10.0]}, cv=2, epochs=1, halving=True,
+        min_epochs=1 / 3, random_state=0, folder=str(tmp_path),
+    ).fit(StandardScaler().fit_transform(X), Y)  # fmt: skip
+    epochs = search.cv_results_["n_epochs"]
+    assert sorted(epochs) == pytest.approx([1 / 3] * 4 + [1] * 2)
+    assert epochs[search.best_index_] == 1 and search.best_score_ > 0.9
+    spans = [span for span in search.results_.history.spans if span.work.value == "train"]
+    assert len(spans) == 4 + 2 * 3  # a unit for each share
+
+    assert search.fit(X[:300], Y[:300]).n_splits_ == 2  # other data replace those in the folder
+
+
+@pytest.mark.parametrize("share", [0, -1, 0.4, 1.5])
+def test_a_share_that_does_not_divide_an_epoch_is_refused(share: float) -> None:
+    with pytest.raises(UsageError, match=r"min_epochs=.*: must be a whole number, or a share such as 1/3 or 1/9"):
+        hop.HopSearchCV(SGDClassifier(), {}, halving=True, min_epochs=share).fit(X, Y)
+
+
+def test_a_share_needs_halving() -> None:
+    with pytest.raises(UsageError, match=r"min_epochs=0.5: needs halving=True"):
+        hop.HopSearchCV(SGDClassifier(), {}, min_epochs=0.5).fit(X, Y)
+
+
+@pytest.mark.parametrize("start", [0.0, 1e9])
+def test_processes_are_started_where_they_pay(start: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.frameworks.sklearn.search_cv.START_SECONDS", start)
+    search = hop.HopSearchCV(PIPELINE, GRID, cv=2, epochs=1, batch_size=100, n_jobs=2, random_state=0).fit(X, Y)
+    assert len({span.worker for span in search.results_.history.spans}) == (1 if start else 2)
+    assert search.best_score_ > 0.9
+
+
 def test_failing_candidates_have_no_score() -> None:
     search = hop.HopSearchCV(SGDRegressor(), {"alpha": [1e-3, -1.0]}, cv=2, epochs=1, refit=False)
     with warnings.catch_warnings():

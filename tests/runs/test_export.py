@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -169,12 +170,38 @@ class Halved(hop.Recipe):
         return made | ({"y": batch["y"].astype("f4")} if "y" in batch else {})
 
 
-def test_code_of_others_does_not_run_unasked(home: Path) -> None:
+def test_code_of_others_does_not_run_unasked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(Predicting(), home).best.export(home / "bundle", format="bundle")
+    number = hashlib.sha256((home / "bundle" / "bundle.json").read_bytes()).hexdigest()
     (home / "bundle").chmod(0o777)
-    with pytest.raises(UsageError, match=r"others can write to it.* read .*code, pass trust=True"):
+    with pytest.raises(UsageError, match=r"others can write to it"):
         hop.load_bundle(home / "bundle")
+    (home / "bundle").chmod(0o700)
+    hop.load_bundle(home / "bundle")
+    monkeypatch.setenv("HOPFLEET_HOME", str(home / "another"))  # as on the machine of another person
+    with pytest.raises(UsageError, match=rf"Loading it runs task\.pickle, .*pass trust='{number}'"):
+        hop.load_bundle(home / "bundle")
+    assert hop.load_bundle(home / "bundle", trust=number).predict(ROWS).num_rows == 3
     assert hop.load_bundle(home / "bundle", trust=True).predict(ROWS).num_rows == 3
+    with pytest.raises(UsageError, match=r"trust='abc': .* is another bundle, with the SHA-256"):
+        hop.load_bundle(home / "bundle", trust="abc")
+
+
+def test_a_changed_bundle_is_not_the_one_that_was_exported(home: Path) -> None:
+    trained(Predicting(), home).best.export(home / "bundle", format="bundle")
+    (home / "bundle" / "recipe.pickle").write_bytes(b"code that was not there")
+    with pytest.raises(UsageError, match=r"recipe\.pickle: differs from what was exported"):
+        hop.load_bundle(home / "bundle", trust=True)
+    (home / "bundle" / "recipe.pickle").unlink()
+    description = home / "bundle" / "bundle.json"
+    description.write_text(description.read_text().replace('"logits": false', '"logits": true'))
+    with pytest.raises(UsageError, match="or it has changed since"):
+        hop.load_bundle(home / "bundle")
+    (home / "home" / "seal.key").chmod(0o666)
+    (home / "home").chmod(0o777)  # a key that others could have written proves nothing
+    trained(Predicting(), home).best.export(home / "other")
+    with pytest.raises(UsageError, match="you have not exported this bundle here"):
+        hop.load_bundle(home / "bundle")
 
 
 def test_a_damaged_bundle_is_refused(home: Path) -> None:

@@ -125,7 +125,7 @@ def test_the_loss_of_a_member_costs_its_unit_alone() -> None:
     losses = [[row["train_loss"] for row in each.trials[0].history] for each in (calm, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     assert {trial.verdict for trial in replay(calm).trials} == {"equal"}
-    backend = StartsTogether(kills=(2, 5, 9))
+    backend = StartsTogether(kills=(3, 5, 9))
     killed = experiment("killed", parallelism="auto", backend=backend).fit(quiet=True)
     lost = [message for message in messages(killed) if isinstance(message, WorkerLost) and message.replaced]
     assert any("SIGKILL" in message.reason for message in lost)

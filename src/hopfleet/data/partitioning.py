@@ -34,6 +34,7 @@ from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
 from hopfleet.support.files import digest, has_folders, sync, trouble
+from hopfleet.support.machine import release_memory
 
 
 @explained
@@ -102,6 +103,7 @@ def partition(
         except OSError as error:
             raise DataError(trouble(workspace.parent, error)) from error
         del spill
+        release_memory()
         shutil.rmtree(workspace / "spill", ignore_errors=True)
         before = _existing(target, overwrite)
         if before is not None:

@@ -13,6 +13,7 @@ A file describes a scenario, in JSON or YAML::
     scaling: [1, 1.9, 2.7]  # rates of teams of 1, 2, 3 ... devices; those of more devices follow (none: no teams)
     form: 0.5               # seconds to form teams (0)
     switch: true            # whether idle devices join as teams when networks run out (true)
+    sharded: false          # whether each node has a partition of its own, sized by its devices (false)
     nodes:
       - {name: a, devices: 4, team: 2}   # two workers of two devices each
       - {name: b, devices: 2, speed: 0.5}
@@ -20,6 +21,7 @@ A file describes a scenario, in JSON or YAML::
       - {rate: 1500, count: 6}   # rows per second on a device of speed 1
       - {rate: 400}
 
+The devices of a node with ``team: auto`` are divided into the teams that dry runs find to be best.
 A device prepares rows beside training, so a unit takes as long as the longer of the two. The devices of a node share
 what one of them has prepared. Every node can read all partitions.
 Idle devices join on a single node only.
@@ -40,9 +42,11 @@ from hopfleet.domain.messages import FormTeams, RunStarted, RunUnit
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
+from hopfleet.forecast.layouts import with_best_teams
 from hopfleet.forecast.simulator import Listed, Simulation, drive
 from hopfleet.monitor.history import History
 from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.nodes import NodeShop, Strategy, lower_bound
 from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.fusion import Fusion
@@ -73,7 +77,7 @@ def is_scenario(path: str | os.PathLike[str]) -> bool:
 class SimulatedNode:
     """A node of a scenario; ``speed`` is that of each device, and ``team`` the number of devices of each worker.
 
-    Workers of different sizes are ``teams``.
+    Workers of different sizes are ``teams``. A ``team`` of 0 leaves the sizes to dry runs.
     """
 
     name: str
@@ -85,7 +89,7 @@ class SimulatedNode:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The numbers of devices of the node's workers."""
-        return self.teams or (self.team,) * (self.devices // self.team)
+        return self.teams or (self.team or 1,) * (self.devices // (self.team or 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class Scenario:
     switch: bool = True
     #: Devices of the largest team that may form; 0 for no limit.
     most: int = 0
+    #: Whether each node has a partition of its own, sized by the speed of all its devices, and reads no other.
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         if not self.nodes or not self.rates:
@@ -135,7 +141,8 @@ class Scenario:
 
     def _check_teams(self) -> None:
         for node in self.nodes:
-            if node.team < 1 or node.devices % node.team or (max(node.sizes) > 1 and not self.scaling):
+            odd = node.team < 0 or node.devices % (node.team or 1)
+            if odd or ((not node.team or max(node.sizes) > 1) and not self.scaling):
                 raise UsageError(
                     f"node {node.name}: team={node.team} of {node.devices} devices: must divide the devices; teams "
                     "need scaling, as in scaling: [1, 1.9]"
@@ -144,13 +151,17 @@ class Scenario:
             raise UsageError(f"scaling={list(self.scaling)}: rates must be above 0 and grow with each device")
         if not 0 <= self.form < math.inf:
             raise UsageError(f"form={self.form:g} seconds: must be finite and at least 0")
+        if self.sharded and self.partitions != len(self.nodes):
+            raise UsageError(
+                f"partitions={self.partitions}: a sharded scenario has one for each node; use {len(self.nodes)}"
+            )
         if self.switches and len(self.nodes) > 1:
             raise UsageError(f"{len(self.nodes)} nodes: devices join as teams on a single node only; set switch: false")
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Scenario:
         """Return the scenario that a file's content describes."""
-        known = {*NUMBERS, "nodes", "networks", "fuse", "scaling", "switch"}
+        known = {*NUMBERS, "nodes", "networks", "fuse", "scaling", "switch", "sharded"}
         if unknown := sorted(map(str, content.keys() - known)):
             raise UsageError(f"{', '.join(unknown)}: unknown in a scenario; there are {', '.join(sorted(known))}")
         nodes = tuple(
@@ -158,7 +169,7 @@ class Scenario:
                 str(each.get("name", f"n{number}")),
                 int(_number(each.get("devices", 1), f"devices of node {number}")),
                 _number(each.get("speed", 1.0), f"speed of node {number}"),
-                int(_number(each.get("team", 1), f"team of node {number}")),
+                0 if each.get("team") == "auto" else int(_number(each.get("team", 1), f"team of node {number}")),
             )
             for number, each in enumerate(_listed(content, "nodes", {"name", "devices", "speed", "team"}), 1)
         )
@@ -169,6 +180,7 @@ class Scenario:
         numbers = {name: _number(content.get(name, usual), name) for name, usual in NUMBERS.items()}
         values: dict[str, Any] = {**numbers, "fuse": content.get("fuse", True) is True}
         values["switch"] = content.get("switch", True) is True
+        values["sharded"] = content.get("sharded", False) is True
         scaling = content.get("scaling", [])
         if not isinstance(scaling, list):
             raise UsageError(f"scaling={scaling!r}: must be a list of rates, as in [1, 1.9]")
@@ -197,8 +209,42 @@ class Scenario:
         return [node for node in self.nodes for _ in node.sizes]
 
     @property
+    def shares(self) -> list[float]:
+        """The part of all rows on each node, if it has a partition of its own."""
+        capacities = [node.devices * node.speed for node in self.nodes]
+        return [capacity / sum(capacities) for capacity in capacities]
+
+    @property
+    def partition_rows(self) -> list[float]:
+        """The rows of each partition."""
+        return (
+            [self.rows * share for share in self.shares]
+            if self.sharded
+            else [self.rows / self.partitions] * (self.partitions)
+        )
+
+    def _shop(self) -> NodeShop:
+        """Return one epoch as a problem of the node-level planners: any team at each node of a sharded scenario."""
+        speed = self.teams.speed
+        return NodeShop(
+            tuple(node.devices for node in self.nodes),
+            tuple(
+                tuple(
+                    tuple(
+                        Strategy(f"{size} devices", size, rows / rate / node.speed / speed(size))
+                        for size in range(1, node.devices + 1)
+                    )
+                    for node, rows in zip(self.nodes, self.partition_rows, strict=True)
+                )
+                for rate in self.rates
+            ),
+        )
+
+    @property
     def lower_bound(self) -> float:
         """Return the seconds that all devices, or one network, would train at least if all rows were prepared."""
+        if self.sharded:
+            return self.epochs * lower_bound(self._shop())
         seconds = [self.epochs * self.rows / rate for rate in self.rates]
         speed = self.teams.speed
         sizes = {node: range(1, node.devices + 1) if self.switches else node.sizes for node in self.nodes}
@@ -211,7 +257,8 @@ class Scenario:
         """Run the scenario with the controller of real experiments; ``noise`` as in ``hopfleet.simulate``."""
         if not 0 <= noise < math.inf:
             raise UsageError(f"noise={noise!r}: must be a number of at least 0")
-        return _run(self, policy, noise, failures, seed)
+        undivided = any(not node.team for node in self.nodes)
+        return _run(with_best_teams(self, policy) if undivided else self, policy, noise, failures, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +282,7 @@ class _Cluster:
     def __init__(self, scenario: Scenario, noise: float, seed: int) -> None:
         self._scenario, self._noise, self._seed = scenario, noise, seed
         self._nodes, self._teams = scenario.workers, scenario.teams
-        self._rows = scenario.rows / scenario.partitions
+        self._rows = scenario.partition_rows
         #: When a node will have prepared a partition of an epoch; those that it used last come last.
         self._ready: dict[str, dict[tuple[int, int], float]] = {node.name: {} for node in scenario.nodes}
         self._places: dict[str, str] = {}
@@ -251,7 +298,7 @@ class _Cluster:
         """Return the seconds of a unit's training."""
         assert self.backend is not None
         team = self._teams.speed(len(self.backend.placement(worker).devices))
-        return self._rows / self._scenario.rates[number] / self.node(worker).speed / team
+        return self._rows[partition] / self._scenario.rates[number] / self.node(worker).speed / team
 
     def alone(self, command: RunUnit, trial: Trial) -> float:
         """Return the seconds of a unit; of a member of a flotilla, those of its training."""
@@ -278,7 +325,7 @@ class _Cluster:
         when = ready.pop(key, math.inf)
         if when > now and self._scenario.prepare:
             self.prepared += 1
-            seconds = max(seconds, self._rows * self._scenario.prepare)
+            seconds = max(seconds, self._rows[command.unit.partition] * self._scenario.prepare)
             when = min(when, now + seconds)
         ready[key] = when
         while len(ready) > self._scenario.kept:
@@ -296,6 +343,9 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         cluster.alone,
         failures=failures,
         together=cluster.together,
+        partitions=[(number,) for number, node in enumerate(scenario.nodes) for _ in node.sizes]
+        if scenario.sharded
+        else None,
         teams=[teams.shape(size) for node in scenario.nodes for size in node.sizes],
     )
     controller = Controller(
@@ -305,7 +355,7 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         valid_partitions=0,
         seed=seed,
         max_live=len(scenario.rates),
-        estimates=Estimates([1] * scenario.partitions, cluster.expected),
+        estimates=Estimates(scenario.partition_rows, cluster.expected),
         fusion=Fusion(lambda config: None, size=1) if scenario.fuse else None,
         scaling=teams if scenario.switches else None,
     )

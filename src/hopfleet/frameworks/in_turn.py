@@ -12,10 +12,10 @@ from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result, Session
 
 
 class InTurn(Flotilla):
-    """Members that each go through the whole unit, one after another."""
+    """Members that each go through the whole unit, one after another. ``copies`` is False if no member writes."""
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
-        self._sessions = sessions
+    def __init__(self, sessions: Sequence[Session], *, copies: bool = True) -> None:
+        self._sessions, self._copies = sessions, copies
 
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
         closes = dict(zip(map(id, self._sessions), last, strict=True))
@@ -25,14 +25,14 @@ class InTurn(Flotilla):
         return self._each(batches, lambda session, some: session.evaluate(some, seed=seed))
 
     def _each(self, batches: Batches, work: Callable[[Session, Batches], Result]) -> list[Result]:
-        kept = list(batches)
+        kept = Kept(list(batches), batches.rows, self._copies)
         results: list[Result] = []
         seconds: list[float] = []
         for number, session in enumerate(self._sessions):
             began = time.perf_counter()
             self.turn(number)
             try:
-                results.append({} if number in self.given_up() else work(session, _Copies(kept, batches.rows)))
+                results.append({} if number in self.given_up() else work(session, kept))
             except Exception as error:
                 results.append(error)
             seconds.append(time.perf_counter() - began)
@@ -41,16 +41,18 @@ class InTurn(Flotilla):
         return results
 
 
-class _Copies:
-    """Copies of batches: the code of a member may write into its own."""
+class Kept:
+    """Batches for each member in turn, as copies if its code may write into them."""
 
-    def __init__(self, kept: Sequence[Batch], rows: int) -> None:
-        self._kept, self.rows = kept, rows
+    def __init__(self, kept: Sequence[Batch], rows: int, copies: bool) -> None:
+        self._kept, self.rows, self._copies = kept, rows, copies
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def __iter__(self) -> Iterator[Batch]:
+        if not self._copies:
+            return iter(self._kept)
         return ({name: _copied(value) for name, value in batch.items()} for batch in self._kept)
 
 

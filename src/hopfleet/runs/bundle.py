@@ -24,16 +24,18 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from hopfleet.data.etl.recipe import PICKLE, RECIPE, Prepared, load_recipe
+from hopfleet.data.etl.recipe import ARRAYS, PICKLE, RECIPE, Prepared, load_recipe
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError, describe
 from hopfleet.frameworks.base import Task
+from hopfleet.phrases import shown
 from hopfleet.runs.card import model_card
 from hopfleet.runs.evaluation import open_data
 from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
 from hopfleet.runs.prediction import check_target, collected, predictions
 from hopfleet.runs.results import Results
+from hopfleet.runs.sealing import is_sealed, seal
 from hopfleet.runs.verify import find_data
 from hopfleet.support.files import check_private, digest, read_json, sync, write_text
 from hopfleet.support.plain import plain
@@ -43,7 +45,7 @@ from hopfleet.worker.inference import predicted
 from hopfleet.worker.pickling import dumps
 from hopfleet.worker.secrets import read
 
-FILE, TASK, CARD, CODE = "bundle.json", "task.pickle", "README.md", "code"
+FILE, SEAL, TASK, CARD, CODE = "bundle.json", "bundle.seal", "task.pickle", "README.md", "code"
 """Files of a bundle, and its folder of code to read."""
 
 PACKAGES = {
@@ -111,11 +113,12 @@ class Bundle:
 
 
 @explained
-def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
+def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> Bundle:
     """Return the bundle in a folder.
 
-    A bundle has code, which runs. Unless ``trust`` is True, it must belong to this user, and no other user may be able
-    to write to it. Read the code of a bundle that someone sent you before you load it; it is in the folder ``code``.
+    A bundle has code, which runs. By default, a bundle is loaded only if this user exported it and nothing in it has
+    changed since. For any other bundle, ``trust`` is its SHA-256, which the refusal names and which holds for exactly
+    these files, or True.
     """
     folder = Path(path).expanduser()
     if not (folder / FILE).is_file():
@@ -123,17 +126,14 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
     try:
         content = read_json(folder / FILE)
         known = content["format"] == "hopfleet-bundle" and content["version"] == 1
-        damaged = [name for name, found in content["files"].items() if digest(folder / name) != found] if known else []
+        damaged = _damaged(folder, content) if known else []
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{folder}: is damaged ({describe(error)}); export it again") from error
     if not known:
         raise UsageError(f"{folder / FILE}: is not a bundle of a format that Hopfleet {__version__} reads")
     if damaged:
         raise UsageError(f"{folder / damaged[0]}: differs from what was exported; export the bundle again")
-    if not trust:
-        for name in (TASK, PICKLE):
-            if (folder / name).exists():
-                _check_private(folder, folder / name)
+    _check_trust(folder, trust)
     try:
         task, configs = cloudpickle.loads((folder / TASK).read_bytes())
     except Exception as error:
@@ -141,14 +141,36 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
         raise UsageError(
             f"{folder}: its task cannot be loaded ({describe(error)}); it was made with {wanted}"
         ) from error
-    return Bundle(folder, content, task, configs, trust)
+    return Bundle(folder, content, task, configs, bool(trust))
 
 
-def _check_private(folder: Path, file: Path) -> None:
-    try:
-        check_private(folder, file)
-    except UsageError as error:
-        raise UsageError(f"{error}; or, once you have read {folder / CODE}, pass trust=True") from None
+def _damaged(folder: Path, content: Mapping[str, Any]) -> list[str]:
+    """Return the files of a bundle that differ from those exported. A file that is loaded must be one of them."""
+    files = content["files"]
+    loaded = [TASK, *(each["file"] for each in content["models"])]
+    loaded += [name for name in (RECIPE, ARRAYS, PICKLE) if (folder / name).exists()]
+    differ = [name for name, found in files.items() if digest(folder / name) != found]
+    return [*(name for name in loaded if name not in files), *differ]
+
+
+def _check_trust(folder: Path, trust: bool | str) -> None:
+    """Raise UsageError unless the code of a bundle may run."""
+    number = digest(folder / FILE)
+    if isinstance(trust, str) and trust != number:
+        raise UsageError(f"trust={shown(trust)}: {folder} is another bundle, with the SHA-256 {number!r}")
+    if trust:
+        return
+    pickles = [name for name in (TASK, PICKLE) if (folder / name).exists()]
+    seal_file = folder / SEAL
+    if seal_file.is_file() and is_sealed((folder / FILE).read_bytes(), seal_file.read_text(errors="replace")):
+        for name in pickles:
+            check_private(folder, folder / name)
+        return
+    raise UsageError(
+        f"{folder}: you have not exported this bundle here, or it has changed since. Loading it runs "
+        f"{' and '.join(pickles)}, which can do anything that you can do; {folder / CODE} has their text, as the "
+        f"author gives it. If you trust the author, pass trust={number!r}, which holds for exactly these files"
+    )
 
 
 def write_bundle(results: Results, members: Mapping[str, float], path: Path, task: Task, *, logits: bool) -> float:
@@ -246,8 +268,10 @@ def _by_value(modules: list[ModuleType]) -> Iterator[None]:
 def _describe(folder: Path, content: dict[str, Any]) -> None:
     """Write the model card and the description, with a digest of every other file."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    files = {name: digest(folder / name) for name in names if name not in (FILE, CARD)}
-    write_text(folder / FILE, json.dumps({**content, "files": files}, indent=2, default=str) + "\n", durable=True)
+    files = {name: digest(folder / name) for name in names if name not in (FILE, SEAL, CARD)}
+    text = json.dumps({**content, "files": files}, indent=2, default=str) + "\n"
+    write_text(folder / FILE, text, durable=True)
+    write_text(folder / SEAL, seal(text.encode()) + "\n", durable=True)
     write_text(folder / CARD, model_card(content), durable=True)
 
 

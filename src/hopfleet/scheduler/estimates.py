@@ -22,7 +22,7 @@ RECENT = 128
 class Estimates:
     """Expected unit times. ``rows`` holds the number of rows of each partition; only their ratios matter."""
 
-    def __init__(self, rows: Sequence[int], prior: Prior | None = None) -> None:
+    def __init__(self, rows: Sequence[float], prior: Prior | None = None) -> None:
         mean = sum(rows) / len(rows)
         self._size = [count / mean for count in rows]
         self._prior = prior

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +58,12 @@ def choose_workers(machine: Machine, *, device: str, devices: int, threads: int,
 def most_workers(machine: Machine) -> int:
     """Return how many worker processes a machine is given at most; more would only wait for each other."""
     return max(LEAST_CROWD, CROWD * machine.cores)
+
+
+def release_memory() -> None:
+    """Return memory that this process has freed to the system; glibc keeps it in case it is needed again."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def spare_cores(machine: Machine, *, device: str, workers: int, threads: int) -> int:

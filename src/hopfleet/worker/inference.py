@@ -180,14 +180,20 @@ def write(batches: Iterable[pa.RecordBatch], path: Path) -> int:
     """Write predictions to a file, which is complete or absent; return the number of rows."""
     from pyarrow import csv, parquet
 
-    openers = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter, ".arrow": pa.ipc.new_file}
+    def opened(place: str, schema: pa.Schema) -> Any:
+        if path.suffix != ".parquet":
+            return (csv.CSVWriter if path.suffix == ".csv" else pa.ipc.new_file)(place, schema)
+        # Dictionaries of numbers take time and save no room.
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
+        return parquet.ParquetWriter(place, schema, use_dictionary=texts or False)
+
     written = 0
 
     def fill(beside: Path) -> None:
         nonlocal written
         tables = _grouped(map(_flat, batches) if path.suffix == ".csv" else batches)
         first = next(tables)
-        with openers[path.suffix](str(beside), first.schema) as writer:
+        with opened(str(beside), first.schema) as writer:
             for table in itertools.chain([first], tables):
                 if table.schema != first.schema:
                     raise TaskError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -11,7 +12,8 @@ from sklearn.pipeline import Pipeline
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
-from hopfleet.frameworks.base import Batch, Batches
+from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result
+from hopfleet.frameworks.in_turn import InTurn, Kept
 from hopfleet.frameworks.sklearn.framework import SklearnFramework
 from hopfleet.frameworks.sklearn.scores import Estimator
 from hopfleet.frameworks.sklearn.session import SklearnSession
@@ -42,7 +44,9 @@ class Folds(BaseEstimator):  # type: ignore[misc]
         for split, (estimator, steps) in enumerate(zip(self.estimators_, self.steps, strict=True)):
             rows = sample_weight[:, split] == TRAIN
             if rows.any():
-                some = x[rows] if steps is None else steps.transform(x[rows])
+                # Copies: an estimator may work in place, and other candidates train on the same batch.
+                some = x.copy() if rows.all() else x[rows]
+                some = some if steps is None else steps.transform(some)
                 estimator.partial_fit(some, None if y is None else y[rows], **options)
         return self
 
@@ -52,8 +56,31 @@ class Folds(BaseEstimator):  # type: ignore[misc]
         return [last if steps is None else Pipeline([*steps.steps, ("last", last)]) for steps, last in pairs]
 
 
+class Share:
+    """The first batches of a unit, which are a random share of its rows."""
+
+    def __init__(self, batches: Batches, shares: int) -> None:
+        self._batches, self._count = batches, -(-len(batches) // shares)
+        self.rows = batches.rows // shares
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Batch]:
+        return islice(self._batches, self._count)
+
+
 class FoldsSession(SklearnSession):
     """A trial that is scored split by split, each on all of its test rows at once."""
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        # A flotilla has taken the share already.
+        return super().train(batches if isinstance(batches, Kept) else self.share(batches), last=last)
+
+    def share(self, batches: Batches) -> Batches:
+        """Return the batches of a unit that are trained on."""
+        shares = getattr(self._hooks, "shares")  # noqa: B009 (the task is a FoldsTask)
+        return batches if shares == 1 else Share(batches, shares)
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         some = list(batches)
@@ -81,14 +108,31 @@ def _means(found: Mapping[str, RowSum], rows: int) -> dict[str, RowSum]:
     return {name: RowSum.of(float(np.mean(some)), rows) for name, some in values.items()}
 
 
+class FoldsFlotilla(InTurn):
+    """Candidates that train in turn on the same batches, which none of them changes."""
+
+    def __init__(self, sessions: Sequence[FoldsSession]) -> None:
+        super().__init__(sessions, copies=False)
+        self._share = sessions[0].share
+
+    def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
+        return super().train(self._share(batches), last=last)
+
+
 class FoldsFramework(SklearnFramework):
     """scikit-learn with trials that are cross-validated."""
 
     session = FoldsSession
 
+    def flotilla(self, sessions: Sequence[SklearnSession], *, fast: bool = False) -> Flotilla:
+        return FoldsFlotilla(cast("Sequence[FoldsSession]", sessions))
+
 
 class FoldsTask(SklearnTask):
-    """A task whose configurations are numbers of ``candidates``: parameters of one estimator."""
+    """A task whose configurations are numbers of ``candidates``: parameters of one estimator.
+
+    An epoch of the experiment has a random share of the rows, one in ``shares``.
+    """
 
     preload = ("hopfleet.frameworks.sklearn.folds",)
 
@@ -99,9 +143,10 @@ class FoldsTask(SklearnTask):
         steps: Sequence[Any],
         classes: Array | None,
         scorer: Any,
+        shares: int,
     ) -> None:
         self.estimator, self.candidates, self.steps = estimator, candidates, steps
-        self.labels, self.scorer = classes, scorer
+        self.labels, self.scorer, self.shares = classes, scorer, shares
 
     def build(self, config: Config) -> Folds:
         params = clone(dict(self.candidates[config["candidate"]]), safe=False)

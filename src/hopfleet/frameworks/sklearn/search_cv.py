@@ -7,6 +7,7 @@ stop early.
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from hopfleet.data import partition
+from hopfleet.domain.placement import CPU
 from hopfleet.domain.space import grid_search
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions
@@ -41,21 +43,27 @@ from hopfleet.runs.trial_result import TrialResult
 from hopfleet.search.base import Search
 from hopfleet.search.grid import Grid
 from hopfleet.search.halving import SuccessiveHalving
+from hopfleet.support.machine import this_machine
 
 Estimator = Any
 
 PARTITIONS = 4
-"""Partitions of the data, if each has a whole batch: workers train on different ones at the same time."""
+"""Partitions of the data for worker processes, if each has a whole batch: they train on different ones at a time."""
+
+START_SECONDS = 3.0
+"""Seconds until worker processes have started and imported scikit-learn."""
 
 
 class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
     """A cross-validated search over parameters of an estimator with ``partial_fit``, or of a pipeline that ends in one.
 
     ``params`` is the grid of GridSearchCV or, with ``n_iter``, the distributions of RandomizedSearchCV. Each candidate
-    trains for ``epochs`` epochs; with ``halving``, all train for one epoch and a third of them goes on to three times
-    as many, again and again. ``n_jobs`` is the number of worker processes: 1 trains in this process, -1 uses all cores.
-    The steps of a pipeline before the last one are fitted once for each split, so their parameters are not searched.
-    After ``fit``, everything is as with GridSearchCV; ``results_`` has learning curves and more in ``folder``.
+    trains for ``epochs`` epochs; with ``halving``, all train for ``min_epochs`` epochs and a third of them goes on to
+    three times as many, again and again; ``min_epochs=1/9`` begins with a ninth of the rows. ``n_jobs`` is the number
+    of worker processes, -1 for one on each core: 1 trains in this process, and so does a search so short that processes
+    would take longer to start than they save. The steps of a pipeline before the last one are fitted once for each
+    split, so their parameters are not searched. After ``fit``, everything is as with GridSearchCV; ``results_`` has
+    learning curves and more in ``folder``.
     """
 
     # Options of scikit-learn's searches that this one does without.
@@ -76,6 +84,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         error_score: Any = np.nan,
         epochs: int = 10,
         halving: bool = False,
+        min_epochs: float = 1,
         batch_size: int = 1000,
         random_state: Any = None,
         folder: str | None = None,
@@ -91,6 +100,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         self.error_score = error_score
         self.epochs = epochs
         self.halving = halving
+        self.min_epochs = min_epochs
         self.batch_size = batch_size
         self.random_state = random_state
         self.folder = folder
@@ -113,13 +123,13 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         splits = list(cv.split(X, y, groups))
         self.n_splits_, self.scorer_ = len(splits), scorer
         self.multimetric_ = isinstance(metric, str) and metric != "score"
-        candidates = self._candidates()
+        candidates, shares = self._candidates(), self._shares()
         steps = [self._fitted_steps(x[train], None if y is None else _safe_indexing(y, train)) for train, _ in splits]
-        task = FoldsTask(last, [self._of_last(each) for each in candidates], steps, labels, scorer)
+        task = FoldsTask(last, [self._of_last(each) for each in candidates], steps, labels, scorer, shares)
         columns = {"x": x, "split": _parts(len(x), splits), **({} if codes is None else {"y": codes})}
         self._search(task, columns, candidates, metric)
         self.cv_results_ = self._format_results(
-            candidates, self.n_splits_, self._outcomes(candidates, splits, metric), {"n_epochs": self._epochs()}
+            candidates, self.n_splits_, self._outcomes(candidates, splits, metric), {"n_epochs": self._epochs(shares)}
         )
         return self._conclude(X, y, labels, metric)
 
@@ -134,6 +144,17 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         if self.n_iter is None:
             return list(ParameterGrid(self.params))
         return list(ParameterSampler(self.params, self.n_iter, random_state=self.random_state))
+
+    def _shares(self) -> int:
+        """Return into how many shares the rows of an epoch are divided, which are trained on one after another."""
+        if self.min_epochs >= 1 and self.min_epochs % 1 == 0:
+            return 1
+        shares = round(1 / self.min_epochs) if self.min_epochs > 0 else 0
+        if shares < 2 or not math.isclose(self.min_epochs * shares, 1):
+            raise UsageError(f"min_epochs={self.min_epochs!r}: must be a whole number, or a share such as 1/3 or 1/9")
+        if not self.halving:
+            raise UsageError(f"min_epochs={self.min_epochs!r}: needs halving=True")
+        return shares
 
     def _of_last(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters of a candidate as the last step of the pipeline has them."""
@@ -186,34 +207,54 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         count = len(candidates)
         search: Search = Grid(self.epochs)
         if self.halving:
-            search = SuccessiveHalving(count, self.epochs)
+            search = SuccessiveHalving(count, self.epochs * task.shares, min_epochs=max(1, int(self.min_epochs)))
         rows = len(columns["x"])
-        partitions = max(1, min(PARTITIONS, rows // self.batch_size))
         tested = (columns["split"] == TEST).any(axis=1)
-        workers: int | str = "auto" if self.n_jobs == -1 else self.n_jobs or 1
+        workers = this_machine().cores if self.n_jobs == -1 else self.n_jobs or 1
+        epochs = (search.planned(count).epochs or 0) / task.shares
+        if workers > 1 and self._seconds(task, columns, epochs) * (1 - 1 / workers) < START_SECONDS:
+            workers = 1
+        partitions = 1 if workers == 1 else max(1, min(PARTITIONS, rows // self.batch_size))
+        seed = int(check_random_state(self.random_state).randint(1 << 31))
         with contextlib.ExitStack() as stack:
             place = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hopfleet-")))
-            held = partition({k: v[tested] for k, v in columns.items()}, place / "valid", partitions=1)
+            held = {name: values[tested] for name, values in columns.items()}
+            train = partition(columns, place / "train", partitions=partitions, seed=seed, overwrite=True)
+            valid = partition(held, place / "valid", partitions=1, overwrite=True)
             self.results_: Results = Experiment(
                 task,
-                train=dict(columns),
-                valid=held,
+                train=train,
+                valid=valid,
                 space={"candidate": grid_search(list(range(count)))},
                 search=search,
                 metric=metric,
                 mode="max",
-                seed=int(check_random_state(self.random_state).randint(1 << 31)),
+                seed=seed,
                 name="search",
                 workers=workers,
                 backend="inline" if workers == 1 else "local",
-                batch_size=min(self.batch_size, rows // partitions),
-                partitions=partitions,
+                batch_size=max(1, min(self.batch_size, rows // partitions // task.shares)),
                 run_options=RunOptions(folder=str(place / "run"), all_failed="return", fail_fast=False),
             ).fit(quiet=not self.verbose, overwrite=True)
             self._trials: dict[int, TrialResult] = {trial.config["candidate"]: trial for trial in self.results_.trials}
 
-    def _epochs(self) -> list[int]:
-        return [len(trial.history) for _, trial in sorted(self._trials.items())]
+    def _seconds(self, task: FoldsTask, columns: Mapping[str, Any], epochs: float) -> float:
+        """Return how long one process takes for some epochs, judging by one batch of up to three candidates."""
+        batch = {name: values[: self.batch_size] for name, values in columns.items()}
+        spent = []
+        for number in {0, len(task.candidates) // 2, len(task.candidates) - 1}:
+            # A candidate that fails is reported by the search.
+            with contextlib.suppress(Exception):
+                session = task.framework.open({"candidate": number}, seed=0, placement=CPU, threads=1)
+                with session.environment():
+                    began = time.thread_time()  # other processes may be busy now
+                    session.model.partial_fit(*task.example(batch))
+                    spent.append(time.thread_time() - began)
+        return epochs * len(columns["x"]) / len(batch["x"]) * sum(spent) / max(1, len(spent))
+
+    def _epochs(self, shares: int) -> list[float]:
+        epochs = (len(trial.history) for _, trial in sorted(self._trials.items()))
+        return [count if shares == 1 else count / shares for count in epochs]
 
     def _outcomes(self, candidates: Sequence[Any], splits: Sequence[Any], metric: str) -> list[dict[str, Any]]:
         """Return the scores of each split of each candidate as scikit-learn's own searches collect them."""
@@ -276,7 +317,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
             X = X if len(model.steps) == 1 else model[:-1].fit_transform(X, y)  # noqa: N806
         rng = np.random.default_rng(check_random_state(self.random_state).randint(1 << 31))
         rows = check_array(X, accept_sparse=True, dtype=None, ensure_all_finite=False).shape[0]
-        for _ in range(int(self.cv_results_["n_epochs"][self.best_index_])):
+        for _ in range(math.ceil(self.cv_results_["n_epochs"][self.best_index_])):
             order = rng.permutation(rows)
             for start in range(0, rows, self.batch_size):
                 some = order[start : start + self.batch_size]

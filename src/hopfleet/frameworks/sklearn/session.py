@@ -62,6 +62,7 @@ class SklearnSession(HostSession):
         self.check_config(config)
         #: The estimator that is trained: the last step of a pipeline.
         self.estimator = checked(self.model)
+        self._parameters = frozenset(self.estimator.get_params(deep=False))
         self._scoring = scores.names_of(self._hooks.scoring)
         self._classes = self._known_classes()
 
@@ -149,7 +150,7 @@ class SklearnSession(HostSession):
         values.update(decode(state))
 
     def _is_fixed(self, name: str, value: object) -> bool:
-        return name in self.estimator.get_params(deep=False) and not is_generator(value)
+        return name in self._parameters and not is_generator(value)
 
     @contextlib.contextmanager
     def environment(self, seed: int | None = None) -> Iterator[None]:

@@ -1,0 +1,46 @@
+"""The seal of a bundle: proof that this user exported it, and that nothing in it has changed since.
+
+A seal is an HMAC of the bundle's description, which has a digest of every file that is loaded. Its key is a random
+number in the folder of all runs; a key that others could have written proves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+
+from hopfleet.errors import UsageError
+from hopfleet.store.folder import home
+from hopfleet.support.files import check_private
+
+KEY = "seal.key"
+KEY_BYTES = 32
+
+
+def seal(content: bytes) -> str:
+    """Return the seal of a description."""
+    return hmac.new(_key(), content, "sha256").hexdigest()
+
+
+def is_sealed(content: bytes, found: str) -> bool:
+    """Whether a seal of a description was made with this user's key."""
+    try:
+        check_private(home(), home() / KEY)
+    except (OSError, UsageError):
+        return False
+    return hmac.compare_digest(seal(content).encode(), found.strip().encode())
+
+
+def _key() -> bytes:
+    path = home() / KEY
+    home().mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        beside = path.with_name(f".{KEY}.{secrets.token_hex(8)}")
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(beside)  # of several processes, the first one makes the key
+        beside.unlink()
+    return path.read_bytes()
