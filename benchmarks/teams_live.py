@@ -64,7 +64,7 @@ def measure(quick: bool) -> Iterator[Row]:
         ours, bare = (count * BATCH / statistics.median(each) for each in zip(*pairs, strict=True))
         what = f"{strategy}, {SIZE} processes, MLP of 1.5 million weights, batches of {BATCH}: rows per second"
         yield Row("teams_live", what, f"{ours:,.0f}", f"bare script {bare:,.0f}", ratio, "≥ 0.95", ratio >= SPEED_BAR)
-        what = f"{strategy}: a unit of one row on a standing team, beyond its step"
+        what = f"{strategy}: a unit of two rows on a standing team, beyond its step"
         yield Row("teams_live", what, milliseconds(standing), "", None, "< 20 ms", standing < UNIT_BAR)
         what = f"{strategy}: the same with a trial that has just hopped here"
         yield Row("teams_live", what, milliseconds(hopped), "", None, "", None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from hopfleet.domain.rowsum import RowSum, means
 from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import EngineCache, Session
+from hopfleet.frameworks.teams import MemberLost, Membership
 from hopfleet.frameworks.torch.parallel import wire
-from hopfleet.frameworks.torch.parallel.team import MemberLost, TorchTeam
+from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.testing.strategies import with_team
 
 ROWS, SIZE = 100, 32
@@ -281,6 +284,22 @@ def test_asynchronous_servers(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] / 2
     steps = [value for name, value in load_file(tmp_path / "many").items() if name.endswith(".step")]
     assert steps and {step.item() for step in steps} == {2 + 20 * len(batches())}
+
+
+def test_a_team_that_cannot_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that is gone is the backend's business; a PyTorch that lacks NCCL is the user's."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with Connection(ours.detach()) as link, pytest.raises(MemberLost):
+        TorchTeam(Membership(1, Placement(("cpu", "cpu"), "ddp"), [link]))
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    ours, theirs = socket.socketpair()
+    with (
+        Connection(ours.detach()) as link,
+        Connection(theirs.detach()),
+        pytest.raises(TaskError, match="teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu'"),
+    ):
+        TorchTeam(Membership(0, Placement(("cuda:0", "cuda:1"), "ddp"), [link]))
 
 
 def test_failures_of_members(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hopfleet.experiment.trial_runs import run_trials
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
-from hopfleet.worker.protocol import Report
+from hopfleet.worker.protocol import Beat, Report
 from tests.helpers import marks
 
 
@@ -62,7 +62,10 @@ class WithBatchNorm(Net):
 
 
 class KillsMembers(Local):
-    """Kills one process of a team each time when some reports have arrived."""
+    """Kills one process of a team each time when some reports have arrived, signs of life not counted.
+
+    So there is progress between two kills on a busy machine, too: a unit that loses its worker again and again fails.
+    """
 
     def __init__(self, moments: Sequence[int]) -> None:
         super().__init__()
@@ -71,9 +74,9 @@ class KillsMembers(Local):
 
     def _hear(self, handle: ProcessHandle, report: Report) -> None:
         super()._hear(handle, report)
-        self._reports += 1
+        self._reports += not isinstance(report, Beat)
         worker = handle.leader or handle
-        if self._reports in self._moments and worker.members:
+        if not isinstance(report, Beat) and self._reports in self._moments and worker.members:
             os.kill(self._random.choice(worker.team).pid, signal.SIGKILL)
             self.killed += 1
 
@@ -170,22 +173,6 @@ def test_trials_hop_between_workers_of_all_shapes_and_replay() -> None:
 
 
 @pytest.mark.slow
-def test_the_policy_fleet_has_teams_of_different_sizes() -> None:
-    shapes = ["single", "ddp:2", "ddp:3"]
-    results = experiment(
-        "mixed",
-        space={"lr": hop.choice([0.1, 0.05, 0.02, 0.01, 0.005])},
-        parallelism=shapes,
-        workers=len(shapes),
-        backend=StartsTogether(len(shapes)),
-        run_options=hop.RunOptions(policy="fleet"),
-    ).fit(quiet=True)
-    placements = [message.placement for message in messages(results) if _trains(message)]
-    assert {len(placement.devices) if placement else 1 for placement in placements} == {1, 2, 3}
-    assert {trial.verdict for trial in replay(results).trials} == {"equal"}
-
-
-@pytest.mark.slow
 def test_a_search_over_strategies() -> None:
     alone = experiment("alone", space={"lr": 0.01, "any": hop.choice([1, 2, 3])}).fit(quiet=True)
     space = {"lr": 0.01, "parallelism": hop.choice(["single", "ddp", "fsdp"])}
@@ -217,12 +204,14 @@ def test_killed_members_cost_nothing_but_time(strategy: str, reports: range) -> 
 
 @pytest.mark.slow
 @marks.long
-def test_members_killed_again_and_again_cost_nothing_but_time() -> None:
-    options: Any = {"parallelism": "ddp:2", "search": hop.Grid(max_epochs=12), "space": {"dropout": 0.3}}
+@pytest.mark.parametrize("strategy", ["ddp:2", "fsdp:2", "pipeline:2", "ps:2"])
+def test_members_killed_again_and_again_cost_nothing_but_time(strategy: str) -> None:
+    """Thirteen moments for each strategy: while a team forms, trains, evaluates, saves or rests."""
+    options: Any = {"parallelism": strategy, "search": hop.Grid(max_epochs=12), "space": {"dropout": 0.3}}
     calm = experiment("calm", **options).fit(quiet=True)
-    backend = KillsMembers(range(9, 559, 11))
+    backend = KillsMembers(range(5, 122, 9))
     killed = experiment("killed", backend=backend, **options).fit(quiet=True)
-    assert backend.killed > 10  # the slower the machine, the more reports arrive, and the more are killed
+    assert backend.killed == 13
     assert digests(killed) == digests(calm)
     assert losses(killed) == losses(calm)
     assert verify(killed.folder).ok
