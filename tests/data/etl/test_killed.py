@@ -45,7 +45,7 @@ def done(folder: Path) -> int:
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     source, target = tmp_path / "rows.csv", tmp_path / "killed" / "set"
-    source.write_text("x,name\n" + "".join(f"{row},name {row}\n" for row in range(20_000)))
+    source.write_text("x,name\n" + "".join(f"{row},name {row}\n" for row in range(60_000)))
     command = [sys.executable, "-c", SCRIPT, str(source)]
     subprocess.run([*command, str(tmp_path / "whole" / "set")], env=environment(), check=True)
     chance, kills = random.Random(0), 0
@@ -64,5 +64,5 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         process.wait()
     assert kills >= KILLS
     assert contents(target) == contents(tmp_path / "whole" / "set")
-    assert hop.open_dataset(target / "train").rows == 14_000
+    assert hop.open_dataset(target / "train").rows == 42_000
     assert not list(target.parent.glob(".*"))
