@@ -72,7 +72,7 @@ class JaxFramework(Framework):
 
         def write(place: Path) -> None:
             place.write_bytes(save(arrays))
-            found = {name: bytes(each["data"]) for name, each in deserialize(place.read_bytes())}
+            found = {name: bytes(each["data"]) for name, each in deserialize(place.read_bytes())}  # type: ignore[no-untyped-call]
             if found != {name: array.tobytes() for name, array in arrays.items()}:
                 raise CheckpointError(f"{path}: differs from what was written; check that disk, and export again")
 
