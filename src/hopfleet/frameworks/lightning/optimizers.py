@@ -17,21 +17,35 @@ FORMS = (
 
 
 class Paced(LRScheduler):
-    """A schedule with a pace: it steps after every n-th batch or epoch. Batches are counted anew in each epoch."""
+    """A schedule with a pace: it steps after every n-th batch or epoch. Batches are counted anew in each epoch.
 
-    def __init__(self, schedule: LRScheduler, interval: str, frequency: int) -> None:
+    A batch whose gradients wait for an update counts, but the schedule does not step after it.
+    """
+
+    def __init__(self, schedule: LRScheduler, interval: str, frequency: int, accumulate: int) -> None:
         self.schedule, self._interval, self._frequency = schedule, interval, frequency
         self.optimizer = schedule.optimizer
-        self._count = 0
+        self._accumulate = accumulate
+        self._count = self._waiting = 0
 
     def step(self, event: Any = "step") -> None:
-        """Take note of the end of a batch ("step") or of an epoch."""
-        if event == self._interval:
-            self._count += 1
-            if self._count % self._frequency == 0:
-                self.schedule.step()
-        elif event == "epoch":
-            self._count = 0
+        """Take note of the end of a batch ("step"), of a unit or of an epoch."""
+        if event == "epoch":
+            self._count = self._count + 1 if self._interval == "epoch" else 0
+            self._step(self._interval == "epoch")
+        elif self._interval == "step":
+            if event == "step":
+                self._count += 1
+                self._waiting += 1
+            # The gradients that wait at the end of a unit are applied there.
+            updated = self._waiting == self._accumulate if event == "step" else self._waiting > 0
+            if updated:
+                self._waiting = 0
+            self._step(updated)
+
+    def _step(self, due: bool) -> None:
+        if due and self._count % self._frequency == 0:
+            self.schedule.step()
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count, "schedule": self.schedule.state_dict()}
@@ -54,26 +68,29 @@ class Configured(NamedTuple):
     monitors: list[str]
 
 
-def configured(made: Any) -> Configured:
-    """Sort out what ``configure_optimizers`` returned. Raises TaskError for a form that Lightning does not know."""
+def configured(made: Any, accumulate: int) -> Configured:
+    """Sort out what ``configure_optimizers`` returned. Raises TaskError for a form that Lightning does not know.
+
+    An update is made after ``accumulate`` batches.
+    """
     result = Configured([], [], [])
     if isinstance(made, tuple | list) and len(made) == 2 and all(isinstance(part, tuple | list) for part in made):
         for optimizer in made[0]:
-            _add(optimizer, None, result)
+            _add(optimizer, None, accumulate, result)
         for schedule in made[1]:
-            _add(None, schedule, result)
+            _add(None, schedule, accumulate, result)
     else:
         for part in made if isinstance(made, tuple | list) else [made]:
             if isinstance(part, Mapping) and "optimizer" in part:
-                _add(part["optimizer"], part.get("lr_scheduler"), result)
+                _add(part["optimizer"], part.get("lr_scheduler"), accumulate, result)
             elif part is not None:
-                _add(part, None, result)
+                _add(part, None, accumulate, result)
     if not result.optimizers:
         raise TaskError(f"configure_optimizers() returned no optimizer: {FORMS}")
     return result
 
 
-def _add(optimizer: Any, schedule: Any, result: Configured) -> None:
+def _add(optimizer: Any, schedule: Any, accumulate: int, result: Configured) -> None:
     if optimizer is not None:
         if not isinstance(optimizer, Optimizer):
             raise TaskError(f"configure_optimizers() returned a {type(optimizer).__name__}: {FORMS}")
@@ -90,4 +107,4 @@ def _add(optimizer: Any, schedule: Any, result: Configured) -> None:
         result.schedules.append(made)
         result.monitors.append(str(options.get("monitor", "")))
     else:
-        result.schedules.append(Paced(made, interval, int(options.get("frequency", 1))))
+        result.schedules.append(Paced(made, interval, int(options.get("frequency", 1)), accumulate))
