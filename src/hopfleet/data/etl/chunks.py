@@ -46,9 +46,17 @@ class Failure:
         return json.dumps({**content, "row": self.row}, ensure_ascii=False, default=str)
 
 
+TYPED = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
+"""Endings of files that store the types of their columns."""
+
+
 def has_lines(file: str) -> bool:
     """Whether places in a file are lines; in binary files, they are rows."""
-    return not file.endswith((".parquet", ".pq", ".arrow", ".feather", ".ipc", ".tar")) and "." in Path(file).name
+    return not file.endswith((*TYPED, ".tar")) and "." in Path(file).name
+
+
+Parsed = tuple[pa.Table, int, Any, tuple[Failure, ...]]
+"""A table, the line of its first row, the lines of all rows or None, and the rows that could not be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +239,11 @@ def _refuse_mixture(name: str, one: Chunk, other: Chunk) -> None:
             row = next((row for row in range(len(column)) if not is_number(column[row].as_py())), row)
         where = Failure(chunk.file, chunk.line_of(row), "").place
         places.append(f"{kind} in {where} ({column[row].as_py()!r})")
-    raise DataError(
-        f"column {name!r}: mixes {' and '.join(places)}; correct the values, list them as "
-        f"hop.Files(..., missing=[...]), or read the column as text with hop.Files(..., types={{{name!r}: 'string'}})"
-    )
+    remedy = "convert the files to one type"
+    if Path(other.file).suffix not in TYPED:
+        remedy = "correct the values, list them as hop.Files(..., missing=[...]), or read the column as text with "
+        remedy += f"hop.Files(..., types={{{name!r}: 'string'}})"
+    raise DataError(f"column {name!r}: mixes {' and '.join(places)}; {remedy}")
 
 
 def is_number(value: Any) -> bool:

@@ -15,7 +15,7 @@ from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout
-from hopfleet.data.etl.recipe import Prepared, Recipe, plain_batch
+from hopfleet.data.etl.recipe import Prepared, Recipe, WrongColumns, plain_batch
 from hopfleet.data.files import map_cells, write_cells
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
@@ -67,6 +67,8 @@ def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Array | None
     parts = (table.slice(start, BATCH_ROWS) for start in range(0, table.num_rows, BATCH_ROWS))
     try:
         return [recipe.fit(part if recipe.arrow else plain_batch(part, layout)) for part in parts]
+    except WrongColumns as error:
+        raise WrongColumns(f"{chunk.file}: {error}") from None
     except HopfleetError as error:
         raise DataError(f"{chunk.file}, from line {chunk.line} on: {error}") from error
     except Exception as error:
@@ -126,10 +128,26 @@ def _prepare(
     good = np.delete(good, _failing(prepared, table, chunk, 0, limit, failures))
     if not len(good):
         return {}, failures, good
+    left = table.take(number_array(good))
     try:
-        return _cells(prepared, table.take(number_array(good))), failures, good
-    except Exception as error:
-        raise DataError(f"{chunk.file}, from line {chunk.line_of(int(good[0]))} on: {_words(error)}") from error
+        return _cells(prepared, left), failures, good
+    except Exception as error:  # each row by itself is good
+        odd = good[_first_odd(prepared, left)]
+        where = Failure(chunk.file, chunk.line_of(int(odd)), "").place
+        raise DataError(f"{where}: does not fit the rows before: {_words(error)}") from error
+
+
+def _first_odd(prepared: Prepared, table: pa.Table) -> int:
+    """Return the first row with which the rows up to it cannot be prepared together, found by halving."""
+    fine, odd = 1, table.num_rows
+    while odd - fine > 1:
+        middle = (fine + odd) // 2
+        try:
+            _cells(prepared, table.slice(0, middle))
+            fine = middle
+        except Exception:
+            odd = middle
+    return odd - 1
 
 
 def _failing(
@@ -139,6 +157,8 @@ def _failing(
     try:
         _cells(prepared, table)
         return []
+    except WrongColumns as error:
+        raise WrongColumns(f"{chunk.file}: {error}") from None
     except Exception as error:
         failed = error
     if table.num_rows == 1:
