@@ -23,9 +23,6 @@ from hopfleet.errors import DataError
 SMALL_ROWS, MANY = 1024, 256
 """Rows of a small chunk, and the number of chunks above which chunks are larger."""
 
-FEW = 16
-"""Chunks of a source that is so small that several nodes of a cluster may parse it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -99,8 +96,11 @@ class Chunk:
         return table if columns is None else table.select(columns)
 
 
-def divided(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Return the same rows as smaller chunks, so that several workers share a source of few bytes and much work."""
+def divided(chunks: Sequence[Chunk], nodes: int) -> list[Chunk]:
+    """Return the same rows as smaller chunks, so that several workers share a source of few bytes and much work.
+
+    Chunks fewer than the ``nodes`` of a cluster are parsed by several nodes.
+    """
     most = max(SMALL_ROWS, sum(chunk.rows for chunk in chunks) // MANY)
     found = []
     for chunk in chunks:
@@ -110,7 +110,7 @@ def divided(chunks: Sequence[Chunk]) -> list[Chunk]:
         for start in range(0, chunk.rows, most):
             failures = () if start else chunk.failures
             rows = min(most, chunk.rows - start)
-            home = len(found) if len(chunks) < FEW else chunk.home
+            home = len(found) if len(chunks) < nodes else chunk.home
             found.append(replace(chunk, start=start, rows=rows, failures=failures, home=home))
     return found
 

@@ -250,7 +250,7 @@ class _Preparation:
         wanted = self._wanted()
         chunks = [chunk for chunk in self._read(opened, wanted) if chunk.rows or chunk.failures]
         if not self._recipe.threads:
-            chunks = divided(chunks)
+            chunks = divided(chunks, self._pool.nodes)
         if not sum(chunk.rows for chunk in chunks):
             raise DataError("the source has no rows; it must have at least one per partition")
         layout = layout_of(chunks) if opened.dataset is None else Layout({n: pa.null() for n in opened.dataset.columns})

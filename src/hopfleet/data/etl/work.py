@@ -48,6 +48,7 @@ class Made:
     bounds: tuple[int, ...]  #: split s has the rows ``bounds[s]:bounds[s + 1]``
     failures: tuple[Failure, ...]
     hashes: Array | None = None  #: of each row, if there are several splits
+    size: int = 0  #: bytes of the file
 
     @property
     def rows(self) -> int:
@@ -99,12 +100,12 @@ def make_chunk(chunk: Chunk, prepared: Prepared, splits: Array | None, count: in
     taken = cells if splits is None else {name: column.take(order) for name, column in cells.items()}
     columns = {name: Column(name, column.kind, column.dtype, column.shape) for name, column in taken.items()}
     bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=count))])
-    hashes = None
+    hashes, size = None, 0
     if bounds[-1]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
-        hashes = row_hashes(taken) if splits is not None else None
-    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes)
+        hashes, size = row_hashes(taken) if splits is not None else None, path.stat().st_size
+    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes, size)
 
 
 def _stored(chunk: Chunk) -> dict[str, Cells]:
