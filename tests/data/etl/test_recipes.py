@@ -183,6 +183,26 @@ class TestWhatTravels:
         with pytest.raises(DataError, match="column 'x': is string, but was double in training"):
             prepared.given(pa.table({"x": ["one"]}), labelled=False)
 
+    def test_a_spec_knows_the_split_of_each_row(self, tmp_path: Path) -> None:
+        class MyETLSpec(hop.ETLSpec):  # as in Figure 3.2 of the thesis
+            def __init__(self) -> None:
+                self.is_feature_download: list[Any] = []
+
+            def initialize_worker(self) -> None:
+                pass
+
+            def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> Any:
+                return f"{row['x']} {mode}", len(row)
+
+        columns = {"x": [1, 2, 3], "part": ["train", "valid", "train"]}
+        made = hop.prepare(columns, tmp_path / "set", MyETLSpec(), partitions=1, split=hop.Split(column="part"))
+        assert stored(made["train"]) == {"x": ["1 train", "3 train"], "y": [2, 2]}
+        assert stored(made["valid"]) == {"x": ["2 valid"], "y": [2]}
+        prepared = hop.load_recipe(made["train"])
+        assert prepared.apply(*prepared.given(pa.table({"x": [4], "part": ["new"]})))["x"] == ["4 test"]
+        whole = hop.prepare(columns, tmp_path / "whole", MyETLSpec().recipe(mode="valid"), partitions=1)
+        assert stored(whole)["x"] == ["1 valid", "2 valid", "3 valid"]
+
     def test_unseen_categories(self, tmp_path: Path) -> None:
         recipe = hop.Tabular({"c": hop.Category(), "label": hop.Category(unseen="raise")}, labels="label")
         hop.prepare({"c": ["a", "b", "a"], "label": ["no", "yes", "no"]}, tmp_path / "set", recipe, partitions=1)

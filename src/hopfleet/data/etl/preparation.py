@@ -263,7 +263,7 @@ class _Preparation:
         prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, paths))
         place = self._pool.workplace(self._space.path) / "made"
         makes = [
-            (chunk, prepared, path, len(names), self._limit, place / f"{number:06d}.arrow")
+            (chunk, prepared, path, names, self._limit, place / f"{number:06d}.arrow")
             for number, (chunk, path) in enumerate(zip(chunks, paths, strict=True))
         ]
         mades = self._make(makes, [chunk.home for chunk in chunks])

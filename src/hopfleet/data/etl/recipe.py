@@ -35,6 +35,9 @@ RECIPE, ARRAYS, PICKLE = "recipe.json", "recipe.safetensors", "recipe.pickle"
 
 Batch = Mapping[str, Any]
 
+SPLIT = "hopfleet.split"
+"""The column with the name of each row's split, for recipes that ask for it."""
+
 
 class WrongColumns(DataError):
     """Raw rows lack columns that a recipe needs: no row is at fault, so none can be left out."""
@@ -52,6 +55,9 @@ class Recipe:
 
     #: Whether Arrow or numpy do the work, which let other threads run. Then threads share it, otherwise processes.
     threads: bool = False
+
+    #: Whether tables have a column ``SPLIT``: the split of each row, "test" for new rows, none if there are no splits.
+    by_split: ClassVar[bool] = False
 
     #: Columns that only training needs; raw data to predict may lack them.
     labels: Sequence[str] = ()
@@ -200,7 +206,10 @@ class Prepared:
                     f"column {name!r}: is {seen}, but was {kind} in training, and cannot be converted "
                     f"({describe(error)}); give values of the same type"
                 ) from None
-        return layout.cast(table), layout
+        given = layout.cast(table)
+        if self.recipe.by_split:
+            given = given.append_column(SPLIT, pa.array(["test"] * given.num_rows, pa.string()))
+        return given, layout
 
     def apply(self, table: pa.Table, layout: Layout | None = None) -> Batch:
         """Return the prepared columns of raw rows."""

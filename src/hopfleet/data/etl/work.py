@@ -15,7 +15,7 @@ from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout
-from hopfleet.data.etl.recipe import Prepared, Recipe, WrongColumns, plain_batch
+from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
 from hopfleet.data.files import map_cells, write_cells
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
@@ -83,10 +83,12 @@ def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
     return layout.cast(chunk.read(list(layout.types)))
 
 
-def make_chunk(chunk: Chunk, prepared: Prepared, splits: Array | None, count: int, limit: int, path: Path) -> Made:
+def make_chunk(
+    chunk: Chunk, prepared: Prepared, splits: Array | None, names: Sequence[str], limit: int, path: Path
+) -> Made:
     """Prepare the rows of a chunk and write them to ``path``. Raise TooManyFailures if more than ``limit`` fail.
 
-    ``splits`` has the split of each row; there are ``count`` splits.
+    ``splits`` has the split of each row, a place in ``names``.
     """
     targets = np.zeros(chunk.rows, np.int64) if splits is None else splits
     if chunk.dataset is not None:
@@ -94,12 +96,14 @@ def make_chunk(chunk: Chunk, prepared: Prepared, splits: Array | None, count: in
         cells, failures, good = _stored(chunk), list(chunk.failures), np.arange(chunk.rows)
     else:
         whole = read_rows(chunk, prepared.layout)
+        if splits is not None and prepared.recipe.by_split:
+            whole = whole.append_column(SPLIT, pa.array([names[split] for split in splits], pa.string()))
         cells, failures, good = _prepare(chunk, prepared, whole, limit)
     targets = targets[good]
     order = np.argsort(targets, kind="stable")
     taken = cells if splits is None else {name: column.take(order) for name, column in cells.items()}
     columns = {name: Column(name, column.kind, column.dtype, column.shape) for name, column in taken.items()}
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=count))])
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=len(names)))])
     hashes, size = None, 0
     if bounds[-1]:
         path.parent.mkdir(parents=True, exist_ok=True)
