@@ -178,7 +178,7 @@ class TestWhatTravels:
         table, layout = prepared.given(pa.table({"x": [4, 8]}), labelled=False)
         assert prepared.apply(table, layout)["x"].tolist() == [0.5, 1.0]
         assert prepared.fingerprint == hop.load_recipe(data).fingerprint
-        with pytest.raises(DataError, match=r"lacks the columns 'x' .*and has 'z' instead"):
+        with pytest.raises(DataError, match=r"lack the columns 'x' .*and has 'z' instead"):
             prepared.given(pa.table({"z": [1.0], "y": [1]}))
         with pytest.raises(DataError, match="column 'x': is string, but was double in training"):
             prepared.given(pa.table({"x": ["one"]}), labelled=False)

@@ -193,7 +193,7 @@ class Prepared:
             extra = [name for name in table.column_names if name not in self.layout.types]
             besides = f", and has {', '.join(map(repr, extra))} instead" if extra else ""
             raise WrongColumns(
-                f"lacks the columns {', '.join(map(repr, needed))} of the rows that the recipe was made with"
+                f"the rows lack the columns {', '.join(map(repr, needed))} of the rows that the recipe was made with"
                 f"{besides}; name the columns as in training"
             )
         layout = Layout({n: k for n, k in self.layout.types.items() if n not in absent}, self.layout.nulls)
