@@ -37,6 +37,14 @@ def test_a_file_is_named_with_the_line(tmp_path: Path, name: str, text: str, mes
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_one_of_several_saved_data_sets_must_be_named(tmp_path: Path) -> None:
+    for name in ("test", "train"):
+        (tmp_path / "saved" / name).mkdir(parents=True)
+    (tmp_path / "saved" / "dataset_dict.json").write_text("{}")
+    with pytest.raises(DataError, match=r"saved: holds the data sets test, train; name one, as in .*/saved/test"):
+        hop.prepare(tmp_path / "saved", tmp_path / "set", partitions=1)
+
+
 def test_quotes_inside_values_and_odd_delimiters_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('x,y\n1,5" pipe\n2,b\n')
     made = hop.prepare(tmp_path / "a.csv", tmp_path / "set", partitions=1)

@@ -77,6 +77,12 @@ class TestTabular:
         assert rows["c"] == [1, 0, 2, 1] and rows["id"] == [7, 8, 9, 10]
         assert np.array_equal(rows["d"], [[1, 0, 59], [1, 2, 57], [12, 6, 60], [2, 3, 0]])
 
+    def test_values_that_are_no_numbers_do_not_count(self, tmp_path: Path) -> None:
+        columns = {"n": [1.0, np.nan, 3.0, np.inf, None]}
+        recipe = hop.Tabular({"n": hop.Number(missing="mean")})
+        made = hop.prepare(columns, tmp_path / "set", recipe, partitions=1, on_error="skip")
+        assert stored(made)["n"] == [-1.0, 0.0, 1.0, 0.0]
+
     @pytest.mark.parametrize("ending", ["csv", "parquet"])
     def test_columns_without_a_step_are_not_needed(self, tmp_path: Path, ending: str) -> None:
         rows = pa.table({"odd": [None, None, "?"], "n": [1, 2, 3], "part": ["train", "train", "test"]})
@@ -118,6 +124,8 @@ class TestTabular:
         ("step", "values", "message"),
         [
             (hop.Number(), ["1", "two", "3"], "the source, row 2: column 'v': Failed to parse string: 'two'"),
+            (hop.Number(missing="mean"), [1.0, np.inf, 3.0], "the source, row 2: column 'v': inf is not finite"),
+            (hop.Number(), [1.0, np.nan, 3.0], "the source, row 2: column 'v': a value is missing"),
             (hop.Number(), [1.0, None, 3.0], "the source, row 2: column 'v': a value is missing"),
             (hop.Category(unseen="raise"), ["a", None, "a"], "the source, row 2: column 'v': a value is missing"),
             (

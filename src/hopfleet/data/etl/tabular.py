@@ -38,7 +38,9 @@ class Number:
             _check("missing", self.missing, ("raise", "mean", "median"))
 
     def fit(self, column: pa.ChunkedArray) -> Any:
-        values = _cast(column, pa.float64(), strict=False)
+        values = numbers(_cast(column, pa.float64(), strict=False), np.nan)
+        if not (finite := np.isfinite(values)).all():
+            values = values[finite]
         fitted: dict[str, Any] = {"moments": Moments.of(values)}
         if self.missing == "median":
             fitted["quantiles"] = Quantiles.of(values)
@@ -47,13 +49,15 @@ class Number:
     def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
         values = _cast(column, pa.float64(), strict=True)
         moments: Moments = fitted["moments"]
-        fill = 0.0
-        if column.null_count:
+        array = numbers(values, np.nan)
+        if not np.isfinite(array).all():
+            if np.isinf(array).any():
+                raise DataError(f"{array[np.isinf(array)][0]} is not finite; correct the value")
             if self.missing == "raise":
-                _refuse_missing()
+                _refuse_missing("fill it with hop.Number(missing='mean')")
             known = {"mean": moments.mean, "median": fitted["quantiles"].at(0.5) if "quantiles" in fitted else 0.0}
             fill = known[self.missing] if isinstance(self.missing, str) else float(self.missing)
-        array = numbers(values, fill)
+            array = np.where(np.isnan(array), fill, array)
         if self.scale is None:
             return array.astype(np.float32)
         middle, width = moments.mean, moments.deviation
@@ -88,7 +92,7 @@ class Category:
             row = pc.index(pc.is_null(codes), True).as_py()
             value = column[row].as_py()
             if value is None:
-                _refuse_missing()
+                _refuse_missing("fill it in, or use hop.Category(unseen='other')")
             raise DataError(
                 f"{value!r} is not among the categories of the training rows, {listed(value, names)}; map it to one of "
                 "them, or use hop.Category(unseen='other')"
@@ -123,7 +127,7 @@ class Date:
 
     def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
         if column.null_count:
-            _refuse_missing()
+            _refuse_missing("fill it in")
         stamps = self._stamps(column, strict=True)
         made = []
         for part in self.parts:
@@ -188,7 +192,7 @@ class Text:
 
     def apply(self, column: pa.ChunkedArray, fitted: Counts) -> Any:
         if column.null_count:
-            _refuse_missing()
+            _refuse_missing("fill it in")
         ranks = {word: rank for rank, word in enumerate(fitted.common(self.at_most), 1)}
         rows = [
             [ranks.get(token, 0) if isinstance(token, str) else int(token) for token in self._tokens(text)]
@@ -302,8 +306,8 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, *, strict: bool) -> pa.Chu
     return pa.chunked_array([pc.if_else(pa.array(~mask), column.combine_chunks(), None)]).cast(kind)
 
 
-def _refuse_missing() -> None:
-    raise DataError("a value is missing; fill it, as with hop.Number(missing='mean')")
+def _refuse_missing(remedy: str) -> None:
+    raise DataError(f"a value is missing; {remedy}")
 
 
 def _check(name: str, value: Any, known: Sequence[Any]) -> None:
