@@ -30,8 +30,17 @@ Layout = tuple[tuple[int, ...], ...]
 
 def with_best_teams(scenario: Scenario, policy: str) -> Scenario:
     """Return a scenario whose nodes are divided into the teams that end all networks soonest."""
-    layouts = [divided(scenario, layout) for layout in _to_simulate(scenario)]
-    return min(layouts, key=lambda each: each.simulate(policy).simulation.makespan)
+    found = dry_runs(scenario, policy)
+    return divided(scenario, min(found, key=lambda layout: found[layout]))
+
+
+def dry_runs(scenario: Scenario, policy: str) -> dict[Layout, float]:
+    """Return the makespans of the layouts that may be best, by simulation.
+
+    The first has one device for each worker, the second a worker for each node.
+    """
+    layouts = _to_simulate(scenario)
+    return {layout: divided(scenario, layout).simulate(policy).simulation.makespan for layout in layouts}
 
 
 def divided(scenario: Scenario, layout: Layout) -> Scenario:
