@@ -43,9 +43,7 @@ def test_fixed_teams_are_never_better_than_free_ones(work: list[float], layout: 
     free = NodeShop(
         (4,) * len(layout),
         tuple(
-            tuple(
-                tuple(Strategy("", size, seconds / len(layout) / size**0.9) for size in range(1, 5)) for _ in layout
-            )
+            tuple(tuple(Strategy("", size, seconds / len(layout) / size**0.9) for size in range(1, 5)) for _ in layout)
             for seconds in work
         ),
     )
