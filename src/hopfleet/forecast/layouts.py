@@ -1,8 +1,8 @@
 """Teams for nodes with several devices: how to divide each node's devices, chosen by dry runs of the whole scenario.
 
 Candidates divide nodes with as many devices alike, in every way, or mix two such layouts. A lower bound of each layout
-picks those to simulate, among them always one device for each worker, and all devices of a node for one worker. A layout
-whose bound is above what a simulation took is left out. So the choice is never worse than both of those.
+picks those to simulate, and one device for each worker and all devices of a node for one worker are always among them.
+A layout whose bound is above what a simulation took is left out. So the choice is never worse than both of those.
 """
 
 from __future__ import annotations

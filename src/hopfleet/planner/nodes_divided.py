@@ -56,7 +56,7 @@ def least_seconds_on_nodes(work: Sequence[float], nodes: Sequence[TeamsOfNode]) 
     solution = linprog(
         np.eye(1, last + 1, last)[0],
         A_ub=csr_array(
-            (values + [-1.0] * rows, (loads + [*range(rows)], columns + [last] * rows)), shape=(rows, last + 1)
+            (values + [-1.0] * rows, ([*loads, *range(rows)], columns + [last] * rows)), shape=(rows, last + 1)
         ),
         b_ub=np.zeros(rows),
         A_eq=csr_array((np.ones(last), (pairs, np.arange(last))), shape=(tasks * len(kinds), last + 1)),
