@@ -144,7 +144,7 @@ def _prepare(
 
 def _first_odd(prepared: Prepared, table: pa.Table) -> int:
     """Return the first row with which the rows up to it cannot be prepared together, found by halving."""
-    fine, odd = 1, table.num_rows
+    fine, odd = 1, int(table.num_rows)
     while odd - fine > 1:
         middle = (fine + odd) // 2
         try:
