@@ -76,7 +76,7 @@ def parse_csv(
         odd.append(row)
         return "skip"
 
-    if count(block.data, '"') % 2 and (line := _open_quote(block, delimiter)):
+    if b'"' in block.data and count(block.data, '"') % 2 and (line := _open_quote(block, delimiter)):
         raise DataError(f"{file}, line {line}: a quote is never closed; close the quote, or double it inside a value")
     types = {name: kind for name, kind in _types(files, names, file).items() if wanted is None or name in wanted}
     options = arrow_csv.ConvertOptions(
