@@ -8,7 +8,7 @@ from typing import Any
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches
-from hopfleet.frameworks.example import ExampleTask, example_of
+from hopfleet.frameworks.example import ExampleTask, example_of, inputs_of
 
 try:
     import keras
@@ -51,6 +51,11 @@ class KerasTask(ExampleTask):
         if own or type(model).train_on_batch is not keras.Model.train_on_batch:
             return steps.train_by_batch(self.train_step, model, first, examples)
         return steps.train(model, first, examples)
+
+    def predict(self, model: Model, batch: Batch) -> Any:
+        """Return a trained model's outputs for a batch, whose targets may be absent; several are in a dict."""
+        made = model.predict_on_batch(inputs_of(self, batch))
+        return {f"output_{number}": each for number, each in enumerate(made)} if isinstance(made, list) else made
 
     @property
     def framework(self) -> KerasFramework:
