@@ -31,7 +31,7 @@ class Strategy:
         """Compute gradients."""
         loss.backward(*arguments, **options)  # type: ignore[no-untyped-call]
 
-    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], **options: Any) -> Any:
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], **options: Any) -> Any:
         """Let an optimizer take a step, and count it."""
         self._counters["updates"] = self._counters.get("updates", 0) + 1
         return optimizer.step(closure, **options)
@@ -252,7 +252,8 @@ class Deaf(Loop):
 
 def package_of(module: Any) -> str:
     """Return the package that a module's LightningModule comes from: lightning.pytorch or pytorch_lightning."""
-    return base_of(module, "LightningModule").__module__.rpartition(".core.")[0]
+    name: str = base_of(module, "LightningModule").__module__
+    return name.rpartition(".core.")[0]
 
 
 def loss_of(outputs: Any) -> Any:
