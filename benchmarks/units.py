@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,10 @@ def measured(
     if columns is None:
         columns = {"x": rng.normal(size=(rows, 32)).astype("float32"), "y": rng.integers(0, 10, rows)}
     batch = session.prepare(columns, {})
-    one = timed([lambda work=work: work(Repeated(batch, rows, 1)) for work in works], 3 * repeats)
-    few = timed([lambda: works[0](Repeated(batch, rows, 17))], repeats)[0]
+    one = timed([partial(work, Repeated(batch, rows, 1)) for work in works], 3 * repeats)
+    few = timed([partial(works[0], Repeated(batch, rows, 17))], repeats)[0]
     count = max(2, round(seconds / ((few - one[0]) / 16)))
-    many = timed([lambda work=work: work(Repeated(batch, rows, count)) for work in works], repeats)
+    many = timed([partial(work, Repeated(batch, rows, count)) for work in works], repeats)
     return {"one": one, "many": many, "count": count}
 
 

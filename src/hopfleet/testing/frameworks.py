@@ -151,7 +151,7 @@ class FrameworkSuite:
         neighbour = self._open(configs[1], seed=SEED + 1)
         self._train(neighbour, 2)
         neighbour.save(tmp_path / "neighbour")
-        where = {"placement": Placement.on(self.device), "threads": 1, "cache": cache}
+        where: dict[str, Any] = {"placement": Placement.on(self.device), "threads": 1, "cache": cache}
         sessions = [framework.open(dict(config), seed=SEED + n, **where) for n, config in enumerate(configs)]
         for unit in range(2):
             batches = _Batches(sessions[0], self._rows(unit))
