@@ -388,6 +388,13 @@ def test_a_schedule_that_monitors_another_metric_is_refused() -> None:
         session.check_goal("loss", "min")
 
 
+def test_a_team_of_devices_is_refused() -> None:
+    framework = Task().framework
+    assert framework.strategies() == ("single",) and framework.team_shape("single").strategy == "single"
+    with pytest.raises(UsageError, match="trains each trial on one device; use parallelism='single'"):
+        framework.team_shape("ddp", 2)
+
+
 # ------------------------------------------------------------------------------------------------ whole experiments
 
 

@@ -10,8 +10,9 @@ import torch
 from torch.optim import Optimizer
 
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.lightning.optimizers import Configured, Paced
+from hopfleet.frameworks.lightning.optimizers import Configured
 from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute
+from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.trial import LiveTrial
 
 Logged = list[tuple[dict[str, Any], int]]

@@ -1,4 +1,4 @@
-"""The forms in which ``configure_optimizers`` may return optimizers and schedules, and schedules with a pace."""
+"""The forms in which ``configure_optimizers`` may return optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -9,53 +9,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.paced import Paced
 
 FORMS = (
     "return an optimizer, a list of optimizers, two lists of optimizers and schedules, or a dict with 'optimizer' and "
     "'lr_scheduler'"
 )
-
-
-class Paced(LRScheduler):
-    """A schedule with a pace: it steps after every n-th batch or epoch. Batches are counted anew in each epoch.
-
-    A batch whose gradients wait for an update counts, but the schedule does not step after it.
-    """
-
-    def __init__(self, schedule: LRScheduler, interval: str, frequency: int, accumulate: int) -> None:
-        self.schedule, self._interval, self._frequency = schedule, interval, frequency
-        self.optimizer = schedule.optimizer
-        self._accumulate = accumulate
-        self._count = self._waiting = 0
-
-    def step(self, event: Any = "step") -> None:
-        """Take note of the end of a batch ("step"), of a unit or of an epoch."""
-        if event == "epoch":
-            self._count = self._count + 1 if self._interval == "epoch" else 0
-            self._step(self._interval == "epoch")
-        elif self._interval == "step":
-            if event == "step":
-                self._count += 1
-                self._waiting += 1
-            # The gradients that wait at the end of a unit are applied there.
-            updated = self._waiting == self._accumulate if event == "step" else self._waiting > 0
-            if updated:
-                self._waiting = 0
-            self._step(updated)
-
-    def _step(self, due: bool) -> None:
-        if due and self._count % self._frequency == 0:
-            self.schedule.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self._count, "schedule": self.schedule.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._count = state_dict["count"]
-        self.schedule.load_state_dict(state_dict["schedule"])
-
-    def get_last_lr(self) -> Any:
-        return self.schedule.get_last_lr()
 
 
 class Configured(NamedTuple):

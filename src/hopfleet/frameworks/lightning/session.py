@@ -9,7 +9,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batches
 from hopfleet.frameworks.lightning.loop import Logged, Loop
-from hopfleet.frameworks.lightning.optimizers import Paced
+from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import summed
 from hopfleet.frameworks.torch.trial import Metrics

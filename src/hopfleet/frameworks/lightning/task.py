@@ -23,6 +23,7 @@ from hopfleet.frameworks.lightning.loop import Loop, loss_of
 from hopfleet.frameworks.lightning.optimizers import configured
 from hopfleet.frameworks.lightning.refusals import base_of, check_callbacks, check_module, overrides
 from hopfleet.frameworks.lightning.session import LightningSession
+from hopfleet.frameworks.teams import TeamTrainer
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import rows_of
@@ -122,7 +123,10 @@ class LightningTask(TorchTask, ExampleTask):
 
 
 class LightningFramework(TorchFramework):
-    """PyTorch, for a task with a LightningModule."""
+    """PyTorch, for a task with a LightningModule. Its trials train on one device each."""
+
+    strategies = TeamTrainer.strategies
+    team_shape = TeamTrainer.team_shape
 
     def open(
         self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
