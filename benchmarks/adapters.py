@@ -1,32 +1,30 @@
-"""Adapters of other frameworks: a unit against a plain loop of each, stacks of JAX models, Trainers that are started.
+"""Adapters of other frameworks: a unit against a plain loop of each, stacks of JAX models, Lightning with a Trainer.
 
 All works of one comparison take turns in one process, after a first turn in which everything is compiled; the best time
-of each counts. Each backend of Keras has a process of its own.
+of each counts. Keras runs on PyTorch.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+os.environ["KERAS_BACKEND"] = "torch"
+
 import jax
+import keras
 import lightning.pytorch as lightning
 import numpy as np
 import optax
 import torch
-import transformers
 from sklearn.linear_model import SGDClassifier
 
 import hopfleet as hop
 from benchmarks.row import Row, milliseconds
-from benchmarks.units import Repeated, measured, overhead_rows
 from hopfleet.domain.placement import CPU
 from hopfleet.frameworks.base import Batch, EngineCache, Session
 
@@ -71,12 +69,11 @@ class Mlp(hop.JaxTask):
 
 
 class Net(lightning.LightningModule):  # type: ignore[misc]
-    """A network for Lightning."""
+    """The same network for Lightning."""
 
     def __init__(self) -> None:
         super().__init__()
-        layers = torch.nn.Linear(32, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU()
-        self.net = torch.nn.Sequential(*layers, torch.nn.Linear(512, 10))
+        self.net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
@@ -92,14 +89,15 @@ class LightningMlp(hop.LightningTask):
         return Net()
 
 
-class Bert(hop.TransformersTask):
-    """A small transformer for classes."""
+class KerasMlp(hop.KerasTask):
+    """The same network for Keras."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
-        shape = transformers.BertConfig(
-            vocab_size=512, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256
-        )
-        return transformers.BertForSequenceClassification(shape)
+        dense = keras.layers.Dense
+        model = keras.Sequential([keras.Input((32,)), dense(64, activation="relu"), dense(10)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=loss)
+        return model
 
 
 class Linear(hop.SklearnTask):
@@ -130,15 +128,13 @@ def timed(*works: Callable[[], object], repeats: int) -> list[float]:
 
 def measure(quick: bool) -> list[Row]:
     rows, repeats = (512, 1) if quick else (16384, 7)
-    seconds = 0.01 if quick else 1.0
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     return [
         _stacked(rows, repeats),
         _alone(rows, repeats),
-        *_lightning(seconds, repeats),
-        *_transformers(seconds, repeats),
-        *_keras(seconds, repeats),
+        *_lightning(rows // 8, repeats),
+        _keras(rows // 4, repeats),
         _sklearn(rows, repeats),
     ]
 
@@ -209,87 +205,42 @@ def _alone(rows: int, repeats: int) -> Row:
     return beyond(f"a unit of {len(batches)} batches of a JAX model", ours, bare)
 
 
-def _lightning(seconds: float, repeats: int) -> list[Row]:
+def _lightning(rows: int, repeats: int) -> list[Row]:
+    columns = data(rows)
     session = LightningMlp().framework.open({}, seed=0, placement=CPU, threads=1)
+    batches = Batches(session, columns)
     plain, module = Net(), Net()
     optimizer = plain.configure_optimizers()
+    pairs: Any = [(batch["x"], batch["y"]) for batch in batches]
 
-    def loop(batches: Repeated) -> None:
-        for batch in batches:
+    def loop() -> None:
+        for x, y in pairs:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(plain.net(batch["x"]), batch["y"]).backward()  # type: ignore[no-untyped-call]
+            torch.nn.functional.cross_entropy(plain.net(x), y).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
-    def ours(batches: Repeated) -> None:
-        session.train(batches, last=True)
-
-    def trainer(batches: Repeated) -> None:
+    def trainer() -> None:
         quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         made = lightning.Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **quiet)
-        made.fit(module, _loader([(batch["x"], batch["y"]) for batch in batches]))
+        made.fit(module, torch.utils.data.DataLoader(pairs, batch_size=None))
 
-    times = measured(session, 256, [loop, ours, trainer], seconds=seconds, repeats=repeats)
-    started = "a Trainer of Lightning that is started for the unit"
-    return [
-        *overhead_rows("a unit of a LightningModule", "a plain loop", times),
-        *overhead_rows(started, "a plain loop", times, 2, bars=False),
-    ]
+    bare, ours, theirs = timed(loop, lambda: session.train(batches, last=True), trainer, repeats=repeats)
+    unit = f"a unit of {len(pairs)} batches of a LightningModule"
+    started = beyond(f"{unit} by a Trainer that is started for it", theirs, bare)
+    return [beyond(unit, ours, bare), replace(started, bar="", ok=None)]
 
 
-def _transformers(seconds: float, repeats: int) -> list[Row]:
-    task = Bert()
+def _keras(rows: int, repeats: int) -> Row:
+    task = KerasMlp()
     session = task.framework.open({}, seed=0, placement=CPU, threads=1)
-    plain, other = task.build({}).train(), task.build({})
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=5e-5, weight_decay=0.0)
+    batches, model = Batches(session, data(rows)), task.build({})
 
-    def loop(batches: Repeated) -> None:
+    def loop() -> None:
         for batch in batches:
-            optimizer.zero_grad()
-            plain(**batch).loss.backward()
-            torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
-            optimizer.step()
+            model.train_on_batch(batch["x"], batch["y"], return_dict=True)
 
-    def ours(batches: Repeated) -> None:
-        session.train(batches, last=True)
-
-    class Trainer(transformers.Trainer):  # type: ignore[misc]
-        def get_train_dataloader(self) -> Any:
-            return _loader(self.train_dataset)
-
-    def trainer(batches: Repeated) -> None:
-        quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = transformers.TrainingArguments(
-                output_dir=folder, max_steps=len(batches), use_cpu=True, optim="adamw_torch", **quiet
-            )
-            Trainer(other, arguments, train_dataset=list(batches)).train()
-
-    rng = np.random.default_rng(0)
-    columns = {"input_ids": rng.integers(0, 512, (32, 32)), "labels": rng.integers(0, 2, 32)}
-    times = measured(session, 32, [loop, ours, trainer], seconds=seconds, repeats=repeats, columns=columns)
-    started = "a Trainer of Transformers that is started for the unit"
-    return [
-        *overhead_rows("a unit of a transformer", "a plain loop", times),
-        *overhead_rows(started, "a plain loop", times, 2, bars=False),
-    ]
-
-
-def _loader(batches: Any) -> Any:
-    """Return a loader of batches that are ready."""
-    return torch.utils.data.DataLoader(batches, batch_size=None)
-
-
-def _keras(seconds: float, repeats: int) -> list[Row]:
-    found: list[Row] = []
-    for backend in ("torch", "tensorflow", "jax"):
-        command = [sys.executable, "-m", "benchmarks.keras_units", str(seconds), str(repeats)]
-        done = subprocess.run(
-            command, env={**os.environ, "KERAS_BACKEND": backend}, stdout=subprocess.PIPE, text=True, check=True
-        )
-        times = json.loads(done.stdout.splitlines()[-1])
-        found += overhead_rows(f"a unit of a Keras model on {backend}", "model.fit", times)
-        found += overhead_rows(f"train_on_batch on {backend}", "model.fit", times, 2, bars=False)
-    return found
+    bare, ours = timed(loop, lambda: session.train(batches, last=True), repeats=repeats)
+    return beyond(f"a unit of {len(batches)} batches of a Keras model", ours, bare)
 
 
 def _sklearn(rows: int, repeats: int) -> Row:
