@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.row import Row, milliseconds
 from hopfleet.frameworks.base import Batch, Session
-
-FIXED_BAR, SHARE_BAR = 10e-3, 0.05
-"""A unit of one batch may take this many seconds longer than a plain loop, and a unit of a second this share longer."""
 
 
 class Repeated:
@@ -62,28 +58,3 @@ def measured(
     count = max(2, round(seconds / ((few - one[0]) / 16)))
     many = timed([partial(work, Repeated(batch, rows, count)) for work in works], repeats)
     return {"one": one, "many": many, "count": count}
-
-
-def overhead_rows(what: str, loop: str, times: dict[str, Any], number: int = 1, *, bars: bool = True) -> list[Row]:
-    """Return what a work took longer than a plain loop: of one batch, and of a unit of about a second."""
-    (bare, ours), (base, unit) = ((times[key][0], times[key][number]) for key in ("one", "many"))
-    share = unit / base - 1
-    fixed = Row(
-        "adapters",
-        f"{what}: one batch beyond {loop}",
-        milliseconds(ours - bare) if ours > bare else "none",
-        f"{milliseconds(ours)} against {milliseconds(bare)}",
-        ours / bare,
-        "≤ 10 ms" if bars else "",
-        ours - bare <= FIXED_BAR if bars else None,
-    )
-    long = Row(
-        "adapters",
-        f"{what}: {times['count']} batches beyond {loop}",
-        f"{share:.1%}" if share > 0 else "none",
-        f"{milliseconds(unit)} against {milliseconds(base)}",
-        unit / base,
-        "≤ 5%" if bars else "",
-        share <= SHARE_BAR if bars else None,
-    )
-    return [fixed, long]
