@@ -1,6 +1,6 @@
 """A unit of a Keras model against the loop of Keras itself, ``model.fit``, on the backend that KERAS_BACKEND names.
 
-``python -m benchmarks.keras_units SECONDS REPEATS`` prints the best times as JSON: of ``model.fit``, of a unit, and of
+``python -m benchmarks.keras_units SECONDS REPEATS`` prints the best processor times as JSON: of ``model.fit``, of a unit, and of
 ``train_on_batch``, for one batch and for as many as take ``model.fit`` that many seconds.
 """
 

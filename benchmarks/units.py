@@ -31,14 +31,14 @@ Work = Callable[[Repeated], None]
 
 
 def timed(works: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Return the best time of each work; all are warmed up first and then take turns."""
+    """Return the best processor time of each work; all are warmed up first and then take turns."""
     times: list[list[float]] = [[] for _ in works]
     for number in range(repeats + 1):
         for work, spent in zip(works, times, strict=True):
-            began = time.perf_counter()
+            began = time.process_time()
             work()
             if number:
-                spent.append(time.perf_counter() - began)
+                spent.append(time.process_time() - began)
     return [min(spent) for spent in times]
 
 
