@@ -1,7 +1,7 @@
 """A unit of a Keras model against the loop of Keras itself, ``model.fit``, on the backend that KERAS_BACKEND names.
 
-``python -m benchmarks.keras_units SECONDS REPEATS`` prints the best processor times as JSON: of ``model.fit``, of a unit, and of
-``train_on_batch``, for one batch and for as many as take ``model.fit`` that many seconds.
+``python -m benchmarks.keras_units SECONDS REPEATS`` prints the best processor times as JSON: of ``model.fit``, of a
+unit, and of ``train_on_batch``, for one batch and for as many as take ``model.fit`` that many seconds.
 """
 
 from __future__ import annotations
