@@ -10,7 +10,6 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
-from hopfleet.errors import UsageError
 from hopfleet.frameworks.estimate import ResourceEstimate
 
 ROWS, WIDE = 8, 4
@@ -75,7 +74,7 @@ def test_a_convolution_is_counted_by_pytorch_s_formula() -> None:
     assert found.parameters == 4 * 27 and found.flops == 2 * (2 * 27 * 4) and found.longest == 1.0
 
 
-def test_a_model_without_operations() -> None:
+def test_a_model_without_products_goes_by_the_numbers_that_it_makes() -> None:
     class Scale(hop.TorchTask):
         def build(self, config: Any) -> Any:
             model = torch.nn.LayerNorm(WIDE)
@@ -84,5 +83,5 @@ def test_a_model_without_operations() -> None:
         def loss(self, model: Any, batch: Any) -> Any:
             return model(batch["x"]).sum()
 
-    with pytest.raises(UsageError, match="training took no operations that PyTorch can count"):
-        estimated(Scale(), {})
+    found = estimated(Scale(), {})
+    assert found.flops >= WIDE and found.longest == 1.0

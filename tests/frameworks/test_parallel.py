@@ -186,6 +186,8 @@ def test_three_members(tmp_path: Path) -> None:
         pytest.param(Transformer(), "fsdp", 2, id="fsdp-transformer"),
         pytest.param(Clipped(), "ps", 3, id="ps-options"),
         pytest.param(Clipped(), "ps/2", 3, id="ps-two-servers"),
+        pytest.param(Clipped(), "ps/1+1", 3, id="ps-one-only-serves"),
+        pytest.param(Clipped(), "ps/0+2", 4, id="ps-servers-apart"),
         pytest.param(Transformer(), "ps", 2, id="ps-transformer"),
         pytest.param(Clipped(), "gpipe", 2, id="gpipe-options"),
         pytest.param(Transformer(), "pipeline", 3, id="pipeline-transformer"),

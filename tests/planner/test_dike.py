@@ -261,7 +261,7 @@ class TestBadInput:
             (Node("a", 1, -1, 1e9), "-1 GPUs"),
             (Node("a", 1, 1, 0.0), "0 bytes of memory"),
             (Node("a", 1, 1, 1e9, 0.0), "0 of disk"),
-            (Node("a", 1, 0, 1e9), "no node of the cluster has a GPU"),
+            (Node("a", 1, 0, 1e9), "no node of the cluster has a free GPU"),
         ],
         ids=["cpus", "gpus", "memory", "disk", "no-gpu"],
     )

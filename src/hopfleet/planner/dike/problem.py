@@ -47,7 +47,10 @@ class Cluster:
                     f"{node.disk:g} of disk: it needs at least one CPU, memory and disk; leave the node out"
                 )
         if not any(node.gpus for node in self.nodes):
-            raise UsageError("no node of the cluster has a GPU: workers need one each")
+            raise UsageError(
+                "no node of the cluster has a free GPU, and workers need one each: add a node that has, or train on "
+                "CPUs, with device='cpu'"
+            )
         if [len(row) for row in self.seconds_per_byte] != [count] * count:
             raise UsageError(f"seconds_per_byte: must have {count} rows and {count} columns, one for each node")
         for source, row in zip(self.nodes, self.seconds_per_byte, strict=True):
