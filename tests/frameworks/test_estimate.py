@@ -10,6 +10,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
+from hopfleet.errors import UsageError
 from hopfleet.frameworks.estimate import ResourceEstimate
 
 ROWS, WIDE = 8, 4
@@ -72,6 +73,19 @@ def test_a_convolution_is_counted_by_pytorch_s_formula() -> None:
 
     found = estimated(Convolution(), {})
     assert found.parameters == 4 * 27 and found.flops == 2 * (2 * 27 * 4) and found.longest == 1.0
+
+
+def test_sparse_gradients_are_refused_with_a_remedy() -> None:
+    class Recommender(hop.TorchTask):
+        def build(self, config: Any) -> Any:
+            model = torch.nn.Sequential(torch.nn.Embedding(8, 4, sparse=True), torch.nn.Linear(4, 1))
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss(self, model: Any, batch: Any) -> Any:
+            return model(batch["x"].long().abs() % 8).mean()
+
+    with pytest.raises(UsageError, match=r"0: Embedding\(sparse=True\): members of a team .* use sparse=False"):
+        estimated(Recommender(), {})
 
 
 def test_a_model_without_products_goes_by_the_numbers_that_it_makes() -> None:

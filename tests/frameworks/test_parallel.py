@@ -116,6 +116,11 @@ class Summed(Net):
         return ((model(batch["x"]).squeeze(1) - batch["y"]) ** 2).sum()
 
 
+class Sparse(Net):
+    def layers(self) -> list[torch.nn.Module]:
+        return [torch.nn.Embedding(8, 8, sparse=True), *super().layers()]
+
+
 class Picky(Net):
     """Fails on the rows that the second of two members gets."""
 
@@ -323,10 +328,13 @@ def test_failures_of_members(tmp_path: Path) -> None:
     with_team(Net(), 2, lose)
 
 
-def test_a_loss_that_is_no_mean_is_refused_and_the_team_lives_on() -> None:
+def test_what_a_team_cannot_train_is_refused_and_the_team_lives_on() -> None:
     def go_on(team: TorchTeam, members: list[int]) -> None:
         with pytest.raises(TaskError, match="must be a mean over rows"):
             opened(Summed(), "ddp", 2, team).train(batches(), last=True)
+        for strategy in ("ddp", "ps", "ps_async", "fsdp"):
+            with pytest.raises(TaskError, match=r"0: Embedding\(sparse=True\): .* use sparse=False"):
+                opened(Sparse(), strategy, 2, team)
         assert not team.broken
         opened(Net(), "ddp", 2, team).train(batches(), last=True)
 

@@ -12,14 +12,18 @@ import torch
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Batches
 from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.torch._compat import OpOverload, TorchDispatchMode, in_backward, tree_leaves
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.sparse import REMEDY, sparse_module
 
 
 def estimate(session: TorchSession, batches: Batches) -> ResourceEstimate:
     """Train on some batches and count."""
+    if found := sparse_module(session.model):
+        raise UsageError(f"{found}: {REMEDY}")
     counter = OperationCounter()
     with counter:
         session.train(batches, last=False)

@@ -81,6 +81,7 @@ class Ps(Strategy):
     on_host = False
     lockstep = False
     spans_nodes = True
+    unsupported = (*Strategy.unsupported, "sparse")
 
     def __init__(self, servers: int = 0, only_serve: int = 0) -> None:
         self._servers, self._only_serve = servers, only_serve
