@@ -73,12 +73,12 @@ def figure_5(effort: Effort) -> Section:
     what = "table 4, 20 GPUs: the same rounds if GPUs added up"
     rows.append(Figure(what, "55,200", f"{floor:,.0f}", floor / fleet.PUBLISHED[20], How.SIMULATED))
     labels = {"FLEET-G": "FLEET-G, simulated", "FLEET-L": "FLEET-L, simulated", "hopping": "hopping (ours)"}
-    derived = {gpus: fleet.LONGEST / seconds for gpus, seconds in fleet.PUBLISHED.items() if gpus >= fleet.NETWORKS}
+    points = {gpus: fleet.LONGEST / seconds for gpus, seconds in fleet.PUBLISHED.items() if gpus >= fleet.NETWORKS}
     charts.lines(
         effort.folder / "fleet-5.png",
         {labels.get(name, name): line for name, line in speedups.items()},
         list(fleet.PUBLISHED),
-        derived,
+        points,
         "speed-up over one network per GPU",
     )
     remark = (
