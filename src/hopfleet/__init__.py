@@ -206,7 +206,9 @@ _ELSEWHERE = {
     "suggest_float": "hop.uniform(low, high) or hop.loguniform(low, high)",
     "suggest_int": "hop.randint(low, high)",
     "suggest_categorical": "hop.choice([...])",
-    "TPESampler": "hop.TPE(...)",
+    **dict.fromkeys(("RandomSampler", "RandomSearch"), "hop.Random(...)"),
+    **dict.fromkeys(("GridSampler", "GridSearch"), "hop.Grid(...)"),
+    **dict.fromkeys(("OptunaSearch", "TPESampler"), "hop.TPE(...)"),
 }
 """Names of other libraries: what to write instead."""
 

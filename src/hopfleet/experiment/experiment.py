@@ -384,7 +384,7 @@ class Experiment(Signposted):
             sticky=on_cluster(self.backend),
             lookahead=self._looks_ahead(found),
             fail_fast=self.run_options.fail_fast,
-            scaling=forecast.scaling,
+            scaling=outline.scaling,
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:
