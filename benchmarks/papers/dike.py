@@ -6,7 +6,6 @@ import time
 from statistics import mean
 
 from benchmarks import dike
-from benchmarks.papers import charts
 from benchmarks.papers.section import Effort, Figure, How, Section
 from benchmarks.paradigms import plans
 from benchmarks.paradigms.network import missing
@@ -19,7 +18,7 @@ PAPER = "Dike"
 
 
 def figure_4(effort: Effort) -> Section:
-    rows, drawn = [], dict[str, list[float]]({"round robin": [], "the planner": []})
+    rows = []
     for nodes, published in ((3, ""), (4, ""), (5, "100%"), (6, ""), (7, "")):
         shares, others = [], []
         for seed in range(effort.pick(1, 50, 150)):
@@ -28,8 +27,6 @@ def figure_4(effort: Effort) -> Section:
             found = compare(cluster, model)[0].rows_per_second
             shares.append(found / best)
             others.append(dike.round_robin(cluster, model) / best)
-        drawn["round robin"].append(100 * mean(others))
-        drawn["the planner"].append(100 * mean(shares))
         what = f"{nodes} nodes, {plural(len(shares), 'cluster')}: throughput by the best of all plans, mean and lowest"
         rows.append(Figure(what, published, f"{mean(shares):.2%}, {min(shares):.1%}", None, How.SIMULATED))
         rows.append(
@@ -40,10 +37,7 @@ def figure_4(effort: Effort) -> Section:
         "The paper measured trainings on clouds; here throughput is that of the planner's model of a step. All plans "
         "of 10 and 20 nodes are too many to enumerate."
     )
-    names = [f"{nodes} nodes" for nodes in range(3, 8)]
-    charts.bars(effort.folder / "dike-4.png", names, drawn, "throughput, percent of the best of all plans", ".1f")
-    picture = ("dike-4.png", "Throughput of the planner and of round robin, by the best of all plans")
-    return Section(PAPER, "Figure 4: plans by the best of all", rows, remark, [picture])
+    return Section(PAPER, "Figure 4: plans by the best of all", rows, remark)
 
 
 def candidates(effort: Effort) -> Section:
