@@ -23,6 +23,7 @@ def bars(path: Path, names: Sequence[str], values: Mapping[str, Sequence[float]]
     axes.invert_yaxis()
     axes.set_xlabel(what)
     axes.margins(x=0.1)
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     _finish(figure, axes, path)
 
 
@@ -39,10 +40,10 @@ def lines(
     axes.set_xlabel("GPUs")
     axes.set_ylabel(what)
     axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
     _finish(figure, axes, path)
 
 
 def _finish(figure: Figure, axes: Axes, path: Path) -> None:
-    axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
