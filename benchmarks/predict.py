@@ -30,7 +30,7 @@ from hopfleet.domain.messages import Message, UnitFinished
 from hopfleet.store.journal import Journal
 
 ROWS, COLUMNS, BATCH = 1_000_000, 20, 1024
-MEMBERS, FOLDS, TRIALS, PARTITIONS = 8, 5, 8, 10
+MEMBERS, FOLDS, TRIALS, PARTITIONS = 8, 5, 8, 5
 SAMPLE_SECONDS = 0.05
 
 
@@ -186,7 +186,8 @@ def _rows_read(ensemble: hop.Ensemble, data: hop.Dataset, to: Path) -> int:
 
 
 def _folds(folder: Path, quick: bool) -> list[Row]:
-    sizes = (20_480, 40_960) if quick else (ROWS // 4, 2 * ROWS)
+    # Partitions of both sizes are larger than the blocks that workers read, whose memory does not grow with the data.
+    sizes = (20_480, 40_960) if quick else (ROWS // 2, 3 * ROWS // 2)
     sets = [_data(folder / f"folds-{rows}", rows, PARTITIONS) for rows in sizes]
     valid = _data(folder / "valid", 1_000, 1)
     one = [_largest(folder / f"one-{data.rows}", data, valid, 1) for data in sets]
