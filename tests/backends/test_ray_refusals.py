@@ -159,6 +159,15 @@ def test_a_team_that_lost_members_is_smaller() -> None:
     assert [three.reduced(size).shape for size in (2, 1, 0)] == [team(2), SINGLE, SINGLE]
 
 
+def test_where_no_team_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hop.Ray, "_connect", lambda backend: None)
+    monkeypatch.setattr("hopfleet.backends.ray.cluster.living", lambda: [A, GPU])
+    assert hop.Ray().teams_blocker("cpu", 1) == hop.Ray().teams_blocker("cuda", 1) == ""
+    assert "devices of different kinds" in hop.Ray().teams_blocker("auto", 1)
+    assert "autoscale=True" in hop.Ray(autoscale=True).teams_blocker("cpu", 1)
+    assert hop.Ray().offer("cpu", 2, [SINGLE, team(2)], spanning={"ddp"})[0] == 4, "of twelve CPUs, at two each"
+
+
 def test_a_plan_names_the_nodes_of_members() -> None:
     planned = needs(shape=team(3), spans=True, members=(B.name, A.name, B.name))
     assert [planned.room(node) for node in (A, B, C)] == [1, 2, 0]

@@ -56,7 +56,7 @@ class Net(hop.TorchTask):
         model = torch.nn.Sequential(
             torch.nn.Linear(8, 16).requires_grad_(False),
             torch.nn.Tanh(),
-            torch.nn.Dropout(0.2),
+            torch.nn.Dropout(config.get("dropout", 0.2)),
             torch.nn.Linear(16, 1),
         ).double()
         return model, torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=config["lr"])
@@ -187,12 +187,11 @@ def losses(results: hop.Results) -> list[float]:
 
 def test_trials_hop_between_workers_of_several_shapes() -> None:
     teams = ["single", "ddp:3", "pipeline:2"]
-    backend = Watched(together=3)
-    mixed = experiment("mixed", backend, teams, workers=3, space={"lr": hop.choice([0.03, 0.01, 0.003])})
-    results = mixed.fit(quiet=True)
+    backend, space = Watched(together=3), {"lr": hop.choice([0.03, 0.01, 0.003]), "dropout": 0.0}
+    results = experiment("mixed", backend, teams, workers=3, space=space).fit(quiet=True)
     assert {(len(place), len(set(place))) for place in backend.places} == {(1, 1), (2, 1), (3, 2)}
     assert set(shapes(results)) == {SINGLE, ("ddp", 3), ("pipeline", 2)}
-    alone = experiment("alone", "local", "single", space={"lr": hop.choice([0.03, 0.01, 0.003])}).fit(quiet=True)
+    alone = experiment("alone", "local", "single", space=space).fit(quiet=True)
     assert losses(results) == pytest.approx(losses(alone), rel=1e-9)
     assert {trial.verdict for trial in replay(results).trials} == {"equal"}
 
@@ -212,7 +211,7 @@ def test_idle_devices_join_the_last_trial_across_nodes_and_shrink_with_them(clus
         lost = next(node for node in reversed(handle.nodes) if node != here)
         cluster.remove_node(next(node for node in cluster.list_all_nodes() if node.node_id == lost))
 
-    options: Any = {"space": {"lr": 0.01}, "search": hop.Grid(max_epochs=4)}
+    options: Any = {"space": {"lr": 0.01, "dropout": 0.0}, "search": hop.Grid(max_epochs=4)}
     alone = experiment("alone", "local", "single", **options).fit(quiet=True)
     backend = Watched(together=6, _8=lose_node)
     results = experiment("joined", backend, "auto", **options).fit(quiet=True)

@@ -230,7 +230,10 @@ def test_a_failing_trial_fails_alone() -> None:
     [
         pytest.param("ddp:2", "BatchNorm on a team: each member normalizes its own share", id="shares"),
         pytest.param(
-            "pipeline:2", "BatchNorm on a team: it normalizes each micro-batch", id="stages", marks=pytest.mark.slow
+            "pipeline:2",
+            "BatchNorm on a team: it normalizes each of the 8 micro-batches",
+            id="stages",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -186,7 +186,7 @@ class Discovery:
 
 
 def _fitting(room: int, wanted: Iterable[WorkerNeeds]) -> list[WorkerNeeds]:
-    """Return the workers that fit on one node with room for so many members, the first ones first."""
+    """Return the workers that fit on one node with that room for members, the first ones first."""
     found = []
     for needs in wanted:
         if needs.size <= room:

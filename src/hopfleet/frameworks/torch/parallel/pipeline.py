@@ -100,7 +100,7 @@ class Pipeline(Strategy):
 
     def spread(self, trial: SpreadTrial) -> None:
         team = trial.team
-        warn_of_batch_norm(trial, f"it normalizes each micro-batch, of which a batch has {MICRO_BATCHES * team.size}")
+        warn_of_batch_norm(trial, f"it normalizes each of the {MICRO_BATCHES * team.size} micro-batches of a batch")
         stages = cut(trial.model, self.blocks(trial), team.size)
         self._stage = stages[team.rank].to(team.device)
         self._passage = Passage(trial.cache.part(Channels), team)
