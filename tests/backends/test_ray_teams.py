@@ -218,7 +218,7 @@ def test_idle_devices_join_the_last_trial_across_nodes_and_shrink_with_them(clus
     cluster.add_node(num_cpus=2)
     assert messages(results, FormTeams)[0].shapes == (TeamShape("ddp", 3),)
     trained = shapes(results)
-    assert trained[:2] == [SINGLE, TeamShape("ddp", 3)] and len(trained) == 8
+    assert trained[:2] == [SINGLE, TeamShape("ddp", 3)] and len(trained) >= 8, "lost versions are made again"
     assert messages(results, PlacePartition), "the first member can read all partitions"
     assert losses(results) == pytest.approx(losses(alone), rel=1e-9)
     assert verify(results.folder).ok
