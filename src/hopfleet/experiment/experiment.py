@@ -139,6 +139,7 @@ class Experiment(Signposted):
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
         self.store = find_store(self.run_options.store)
         self.train = arguments.dataset("train", train)
+        arguments.check_pair(self.train, self.valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` sets its own value.
         self.origin: dict[str, Any] = script_origin()
         #: Why the last run ended early, unless a person asked for the end.
@@ -381,7 +382,7 @@ class Experiment(Signposted):
             sticky=on_cluster(self.backend),
             lookahead=self._looks_ahead(found),
             fail_fast=self.run_options.fail_fast,
-            scaling=forecast.scaling,
+            scaling=outline.scaling,
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:
