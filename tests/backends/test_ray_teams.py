@@ -102,12 +102,12 @@ def experiment(name: str, backend: Any, parallelism: Any, **options: Any) -> hop
     rng = np.random.default_rng(0)
     x = rng.normal(size=(128, 8))
     rows = {"x": x, "y": x[:, 0] * 2 + x[:, 1] ** 2}
-    defaults: Any = {"search": hop.Grid(max_epochs=2), "workers": 1, "space": {"lr": hop.choice([0.01, 0.003])}}
+    defaults: Any = {"search": hop.Grid(max_epochs=2), "workers": 1, "partitions": 2}
+    defaults["space"] = {"lr": hop.choice([0.01, 0.003])}
     return hop.Experiment(
         Net(),
         train=rows,
         valid=rows,
-        partitions=2,
         batch_size=16,
         name=name,
         backend=backend,
@@ -211,14 +211,14 @@ def test_idle_devices_join_the_last_trial_across_nodes_and_shrink_with_them(clus
         lost = next(node for node in reversed(handle.nodes) if node != here)
         cluster.remove_node(next(node for node in cluster.list_all_nodes() if node.node_id == lost))
 
-    options: Any = {"space": {"lr": 0.01, "dropout": 0.0}, "search": hop.Grid(max_epochs=4)}
+    options: Any = {"space": {"lr": 0.01, "dropout": 0.0}, "search": hop.Grid(max_epochs=3), "partitions": 4}
     alone = experiment("alone", "local", "single", **options).fit(quiet=True)
     backend = Watched(together=6, _8=lose_node)
     results = experiment("joined", backend, "auto", **options).fit(quiet=True)
     cluster.add_node(num_cpus=2)
     assert messages(results, FormTeams)[0].shapes == (TeamShape("ddp", 3),)
     trained = shapes(results)
-    assert trained[:2] == [SINGLE, TeamShape("ddp", 3)] and len(trained) >= 8, "lost versions are made again"
+    assert trained[:2] == [SINGLE, TeamShape("ddp", 3)] and len(trained) >= 12, "lost versions are made again"
     assert messages(results, PlacePartition), "the first member can read all partitions"
     assert losses(results) == pytest.approx(losses(alone), rel=1e-9)
     assert verify(results.folder).ok
