@@ -179,6 +179,7 @@ class Experiment(Signposted):
         unit_timeout: float | str | None = None,
         fuse: str | None = None,
         parallelism: str | None = None,
+        transform_workers: int | None = None,
     ) -> None:
         """Change where and how the experiment runs. No trial's outcome depends on the workers or the backend.
 
@@ -198,6 +199,8 @@ class Experiment(Signposted):
             self.worker_options = dataclasses.replace(self.worker_options, fuse=fuse)
         if parallelism is not None:
             self.parallelism = arguments.parallelism(parallelism, self.task)
+        if transform_workers is not None:
+            self.worker_options = dataclasses.replace(self.worker_options, transform_workers=transform_workers)
 
     @explained
     def preview(self, *, quiet: bool = False) -> Preview:

@@ -175,7 +175,8 @@ class Ray(ClusterBackend):
         self._spec = spec
         self._payload = cluster.require_ray().put(pickled(spec))
         self._location = storage_location(self.storage, spec.checkpoints)
-        self._teams = [self._needs_of(shape) for shape in spec.teams]
+        living = cluster.living()
+        self._teams = [self._needs_of(shape).among(living) for shape in spec.teams]
         nodes, chosen = self._discovery.choose(workers, self._teams)
         counts = Counter(place[0] for _, place in chosen if place)
         placed = place_partitions(len(spec.train), counts, self.replicas)

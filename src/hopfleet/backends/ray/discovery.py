@@ -85,6 +85,10 @@ class Discovery:
                     return nodes, list(zip(wanted, fit, strict=True))
             time.sleep(0.1)
 
+    def look_for(self, teams: Sequence[WorkerNeeds]) -> None:
+        """Look for room for other workers than before."""
+        self._teams = teams
+
     def watch(self, lacking: Callable[[], int]) -> None:
         """Look for new nodes in the background, and keep the autoscaler informed about missing room.
 

@@ -98,6 +98,10 @@ class WorkerNeeds:
         wanted = {"CPU": cpus, "GPU": self.gpus if on_gpu else 0.0, "memory": self.memory, **self.resources}
         return {name: amount for name, amount in wanted.items() if amount}
 
+    def among(self, nodes: Sequence[Node]) -> WorkerNeeds:
+        """Return these needs on some nodes; members may be anywhere if a node that is named for one is missing."""
+        return self if {*self.members} <= {node.name for node in nodes} else replace(self, members=())
+
     def room(self, node: Node) -> int:
         """Return how many members of workers fit on a node."""
         if any(node.labels.get(name) != value for name, value in self.labels.items()):
