@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -267,7 +268,8 @@ def _assemble(
             files.makedirs(str(Path(f"{place}/{name}").parent), exist_ok=True)
         retried(lambda: files.put_file(str(own), f"{place}/{name}"))
     else:
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        # In the workspace, not in the data set: a task that is killed leaves it there.
+        beside = path.parents[len(Path(name).parts)] / f"{own.name}.{secrets.token_hex(4)}"
         shutil.copyfile(own, beside)
         sync(beside)
         beside.replace(path)

@@ -87,7 +87,8 @@ class Category:
 
     def apply(self, column: pa.ChunkedArray, fitted: Counts) -> Array:
         names = fitted.common(self.at_most)
-        codes = pc.index_in(column.cast(pa.large_string()), value_set=text_array(names))
+        kind = column.type if pa.types.is_string(column.type) else pa.large_string()
+        codes = pc.index_in(column.cast(kind), value_set=text_array(names).cast(kind))
         if self.unseen == "raise" and codes.null_count:
             row = pc.index(pc.is_null(codes), True).as_py()
             value = column[row].as_py()
