@@ -38,6 +38,7 @@ class Run(Ray):
         self.clock = clock
         self._looked = clock[0]
         self._here = HERE
+        self._teams = [WorkerNeeds(device="cpu")]
         self._head = Silent("10.0.0.1", clock[0])  # type: ignore[assignment]
         for number in range(hosts):
             node = Node(f"n{number}", f"10.0.1.{number}", cpus=1)
