@@ -178,8 +178,11 @@ class Ray(ClusterBackend):
         living = cluster.living()
         self._teams = [self._needs_of(shape).among(living) for shape in spec.teams]
         nodes, chosen = self._discovery.choose(workers, self._teams)
-        counts = Counter(place[0] for _, place in chosen if place)
-        placed = place_partitions(len(spec.train), counts, self.replicas)
+        power = Counter[str]()
+        for _, place in chosen:
+            if place:
+                power[place[0]] += len(place)  # the first member reads for all
+        placed = place_partitions(spec.train.partition_rows, power, self.replicas)
         used = [node for node in nodes if any(node.id in place for _, place in chosen)]
         self._speeds_unknown = len({node.sort for node in used}) > 1
         for node in used:
@@ -239,7 +242,7 @@ class Ray(ClusterBackend):
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
         if self._speeds_unknown:
             return self._probe_sorts(trial, batches)
-        return self._probe_on(self._nodes, trial, batches)
+        return self._probe_on(self._worker_on(self._nodes), trial, batches)
 
     def send(self, command: Command, trial: Trial) -> None:
         assert isinstance(command, RunUnit | SaveVersion)
@@ -314,29 +317,35 @@ class Ray(ClusterBackend):
     def _probe_sorts(self, trial: Trial, batches: int) -> Profile:
         """Profile a trial on one node of each sort, then place partitions by speed; return the first profile."""
         sorts = {name: node.node.sort for name, node in self._nodes.items() if node.partitions}
-        found = {
-            sorts[name]: self._probe_on([one for one in sorts if sorts[one] == sorts[name]], trial, batches)
-            for name in one_of_each(sorts)
-        }
-        self._place_all({sort: 1 / each.seconds_per_row for sort, each in found.items() if each.seconds_per_row})
+        found: dict[str, Profile] = {}
+        speeds: dict[str, float] = {}  #: of one device
+        for sort in (sorts[name] for name in one_of_each(sorts)):
+            handle = self._worker_on([name for name in sorts if sorts[name] == sort])
+            found[sort] = profile = self._probe_on(handle, trial, batches)
+            if profile.seconds_per_row:
+                speeds[sort] = 1 / profile.seconds_per_row / len(handle.team)
+        self._place_all(speeds)
         return next((each for each in found.values() if each.error), next(iter(found.values())))
 
-    def _probe_on(self, nodes: Collection[str], trial: Trial, batches: int) -> Profile:
-        """Profile a trial on one of these nodes, on a partition that the node has."""
+    def _worker_on(self, nodes: Collection[str]) -> ActorHandle:
+        """Return a worker that is ready on one of these nodes."""
         names = list(nodes)
-        handle = self._first_worker(
+        return self._first_worker(
             lambda handle: handle.ready and handle.node in names and self._nodes[handle.node].ready
         )
+
+    def _probe_on(self, handle: ActorHandle, trial: Trial, batches: int) -> Profile:
+        """Profile a trial on a worker, on a partition that its node has."""
         partition = next(iter(self._nodes[handle.node].partitions), 0)
         return self._probe(handle, Probe(trial, batches, partition))
 
     def _place_all(self, speeds: Mapping[str, float]) -> None:
-        """Let nodes fetch all partitions, in proportion to their workers and, if known for all sorts, speeds."""
+        """Let nodes fetch all partitions, in proportion to their devices and, if known for all sorts, speeds."""
         self._speeds_unknown = False
         nodes = {name: node for name, node in self._nodes.items() if node.partitions}
-        power = powers(self._workers_per_node(), {name: node.node.sort for name, node in nodes.items()}, speeds)
+        power = powers(self._devices_per_node(), {name: node.node.sort for name, node in nodes.items()}, speeds)
         held = {name: node.partitions for name, node in nodes.items()}
-        placed = place_partitions(len(self._spec.train), power, self.replicas, held)
+        placed = place_partitions(self._spec.train.partition_rows, power, self.replicas, held)
         for name, node in nodes.items():
             node.partitions = placed[name]
             self._fetch(node, node.partitions)
@@ -360,7 +369,7 @@ class Ray(ClusterBackend):
             else:
                 handle.listened = True
                 self._calls.then(handle.exchange.remote(*message, POLL_SECONDS), partial(self._replied, handle))
-        for name, refs in self._locations.drops_elsewhere(self._workers_per_node()).items():
+        for name, refs in self._locations.drops_elsewhere(self._devices_per_node()).items():
             if node := self._nodes.get(name):
                 node.call("drop", self._location, refs)
 

@@ -213,9 +213,12 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         """Whether the worker of a process is not lost."""
         return self._is_current(process.leader or process)
 
-    def _workers_per_node(self) -> Counter[str]:
-        """Return the number of workers on each node that has any; a team is where its first member is."""
-        return Counter(handle.node for handle in self._workers.values())
+    def _devices_per_node(self) -> Counter[str]:
+        """Return the number of devices that read from each node with a worker; a team reads with its first member."""
+        found = Counter[str]()
+        for handle in self._workers.values():
+            found[handle.node] += len(handle.team)
+        return found
 
     def _homeless(self) -> list[WorkerNeeds]:
         """Return the pending workers for which no node in use has room."""

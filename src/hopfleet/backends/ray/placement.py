@@ -1,7 +1,7 @@
 """Which workers and which partitions go to which node. Pure: numbers in, names out.
 
-Nodes may differ. The power of a node is the number of its workers times the speed at which one of its sort trains this
-task. Partitions go to nodes in proportion to their power.
+Nodes may differ. The power of a node is the number of its workers' devices times the speed at which one of its sort
+trains this task. Rows go to nodes in proportion to their power.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
 
 SLOW = 0.75
-"""Share of a partition: a node whose share of all power is smaller should not have a partition of its own."""
+"""Share of a partition: a node that can train less in the time of all others should not have it for its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,34 +263,35 @@ def spread(room: Mapping[str, int], count: int) -> list[str]:
     return chosen
 
 
-def powers(workers: Mapping[str, int], sorts: Mapping[str, str], speeds: Mapping[str, float]) -> dict[str, float]:
-    """Return the power of each node: its number of workers, times the speed of its sort if known for all sorts."""
+def powers(devices: Mapping[str, int], sorts: Mapping[str, str], speeds: Mapping[str, float]) -> dict[str, float]:
+    """Return the power of each node: its number of devices, times the speed of its sort if known for all sorts."""
     known = all(sort in speeds for sort in sorts.values())
-    return {node: max(1, workers.get(node, 0)) * (speeds[sort] if known else 1.0) for node, sort in sorts.items()}
+    return {node: max(1, devices.get(node, 0)) * (speeds[sort] if known else 1.0) for node, sort in sorts.items()}
 
 
 def place_partitions(
-    partitions: int,
+    rows: Sequence[int],
     power: Mapping[str, float],
     replicas: int,
     held: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, tuple[int, ...]]:
-    """Assign each partition to ``replicas`` nodes, in proportion to their power, with no node left empty.
+    """Assign each partition to ``replicas`` nodes, with rows in proportion to their power and no node left empty.
 
     Nodes keep the partitions that they ``held`` before. A node that is too slow for its own partition shares one.
     """
     placed: dict[str, list[int]] = {node: list((held or {}).get(node, ())) for node in power}
-    for partition in range(partitions):
+    for partition in sorted(range(len(rows)), key=lambda partition: -rows[partition]):
         while _copies(placed, partition) < min(replicas, len(power)):
-            _give(partition, placed, power)
+            _give(partition, placed, power, rows)
     for mine in placed.values():
         if not mine:
-            mine.append(min(range(partitions), key=lambda partition: _copies(placed, partition)))
+            mine.append(min(range(len(rows)), key=lambda partition: _copies(placed, partition)))
     total = sum(power.values())
     for node in power:
-        if len(power) > 1 and partitions * power[node] < SLOW * total:
+        smallest = min(rows[partition] for partition in placed[node])
+        if len(power) > 1 and sum(rows) * power[node] < SLOW * total * smallest:
             for partition in [one for one in placed[node] if _copies(placed, one) == 1]:
-                _give(partition, placed, power)
+                _give(partition, placed, power, rows)
     return {node: tuple(sorted(mine)) for node, mine in placed.items()}
 
 
@@ -298,10 +299,12 @@ def _copies(placed: Mapping[str, Sequence[int]], partition: int) -> int:
     return sum(partition in mine for mine in placed.values())
 
 
-def _give(partition: int, placed: Mapping[str, list[int]], power: Mapping[str, float]) -> None:
+def _give(partition: int, placed: Mapping[str, list[int]], power: Mapping[str, float], rows: Sequence[int]) -> None:
     """Assign a partition to the node with the least work relative to its power."""
     free = [node for node in power if partition not in placed[node]]
-    placed[min(free, key=lambda node: (len(placed[node]) + 1) / power[node])].append(partition)
+    placed[min(free, key=lambda node: sum(rows[one] for one in (*placed[node], partition)) / power[node])].append(
+        partition
+    )
 
 
 def one_of_each(nodes: Mapping[str, str]) -> list[str]:

@@ -172,7 +172,7 @@ class RayPool(Pool):
 
     def _places(self, partitions: int) -> list[str]:
         """Return the node of each partition: that to which training brings it, if it uses all nodes."""
-        placed = place_partitions(partitions, self._power, 1)
+        placed = place_partitions([1] * partitions, self._power, 1)
         return [next(node for node in placed if index in placed[node]) for index in range(partitions)]
 
     def _call(self, function: Callable[..., Any], task: Sequence[Any], node: str, *, returns: int = 1) -> Any:
