@@ -401,7 +401,11 @@ def test_other_backends(backend: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     # Each model is traced and compiled, so the whole file takes minutes: HOPFLEET_LONG=1 runs it.
-    chosen = "not fresh_process" if os.environ.get("HOPFLEET_LONG") else "sgd-unshaped or adam-shaped or metrics_are or model_class"
+    chosen = (
+        "not fresh_process"
+        if os.environ.get("HOPFLEET_LONG")
+        else "sgd-unshaped or adam-shaped or metrics_are or model_class"
+    )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
     variables = {
         "KERAS_BACKEND": backend,
