@@ -111,6 +111,37 @@ def test_a_trial_that_hops_has_the_bits_of_a_plain_loop(tmp_path: Path, optimize
     assert values(second.model) == values(plain)
 
 
+class Counts(keras.Model):
+    """A model class without a build() of its own, which counts words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.dense = keras.layers.Embedding(9, 4), keras.layers.Dense(3)
+
+    def call(self, x):
+        assert keras.backend.is_int_dtype(x.dtype)
+        return self.dense(keras.ops.mean(self.words(x), axis=1))
+
+
+def test_a_model_class_is_built_for_the_first_batch(tmp_path: Path) -> None:
+    class Task(Net):
+        def example(self, batch):
+            return np.abs(batch["x"] * 3).astype("int32") % 9, batch["y"]
+
+        def build(self, config):
+            made = Counts()
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            made.compile(optimizer="adam", loss=loss)
+            return made
+
+    first, again = opened(Task(), {}), opened(Task(), {}, seed=6)
+    first.train(batches(), last=False)
+    first.save(tmp_path / "version")
+    again.load(tmp_path / "version")
+    assert again.train(batches(), last=True) == first.train(batches(), last=True)
+    assert values(again.model) == values(first.model)
+
+
 def test_trials_that_train_together_have_the_bits_of_each_alone() -> None:
     class Greedy(Net):
         transform = staticmethod(lambda batch, rng: batch)
@@ -370,7 +401,11 @@ def test_other_backends(backend: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     # Each model is traced and compiled, so the whole file takes minutes: HOPFLEET_LONG=1 runs it.
-    chosen = "not fresh_process" if os.environ.get("HOPFLEET_LONG") else "sgd-unshaped or adam-shaped or metrics_are"
+    chosen = (
+        "not fresh_process"
+        if os.environ.get("HOPFLEET_LONG")
+        else "sgd-unshaped or adam-shaped or metrics_are or model_class"
+    )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
     variables = {
         "KERAS_BACKEND": backend,

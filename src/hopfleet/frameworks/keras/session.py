@@ -50,8 +50,9 @@ class KerasSession(HostSession):
             self.model: Model = checked(task.build(self.config))
             self._callbacks = EpochCallbacks(task.callbacks(self.config), self.model)
         self.check_config(config)
-        #: The shape of the inputs if the model was built for the first batch; None before.
+        #: The shapes and types of the inputs if the model was built for the first batch; None before.
         self._shape: Any = None
+        self._dtype: Any = None
         #: Whether the next unit begins an epoch.
         self._fresh = True
         if self.model.built:
@@ -108,11 +109,13 @@ class KerasSession(HostSession):
     def ensure_built(self, x: Any) -> None:
         """Build a model that does not know the shape of its inputs yet, and its optimizer."""
         if not self.model.built:
-            self._build(keras.tree.map_structure(lambda each: [None, *np.shape(each)[1:]], x))
+            shape = keras.tree.map_structure(lambda each: [None, *np.shape(each)[1:]], x)
+            self._build(shape, keras.tree.map_structure(lambda each: str(np.asarray(each).dtype), x))
 
-    def _build(self, shape: Any) -> None:
-        self._shape = shape
-        self.model.build(_tuples(shape))
+    def _build(self, shape: Any, dtype: Any) -> None:
+        self._shape, self._dtype = shape, dtype
+        # A model class without a build() of its own calls itself built, whatever its layers are.
+        self.model(_symbolic(shape, dtype), training=False)
         self.model.optimizer.build(self.model.trainable_variables)
 
     # ------------------------------------------------------------------------------------------------- state
@@ -130,6 +133,7 @@ class KerasSession(HostSession):
     def state(self) -> Tree:
         return {
             "shape": self._shape,
+            "dtype": self._dtype,
             "fresh": self._fresh,
             "variables": [value(each) for each in self._variables],
             "callbacks": self._callbacks.state(),
@@ -138,7 +142,7 @@ class KerasSession(HostSession):
     def restore(self, state: Tree) -> None:
         if state["shape"] is not None and not self.model.built:
             with self.environment(0):
-                self._build(state["shape"])
+                self._build(state["shape"], state.get("dtype"))
         mine, saved = self._variables, state["variables"]
         if [tuple(each.shape) for each in mine] != [each.shape for each in saved]:
             raise TaskError(
@@ -148,7 +152,7 @@ class KerasSession(HostSession):
         with self.environment(0):
             for each, kept in zip(mine, saved, strict=True):
                 each.assign(kept)
-        self._shape, self._fresh = state["shape"], state["fresh"]
+        self._shape, self._dtype, self._fresh = state["shape"], state.get("dtype"), state["fresh"]
         self._callbacks.restore(state["callbacks"])
 
     # -------------------------------------------------------------------------------------------- environment
@@ -195,13 +199,13 @@ def value(variable: Any) -> np.ndarray[Any, np.dtype[Any]]:
     return np.array(keras.ops.convert_to_numpy(variable.value))
 
 
-def _tuples(shape: Any) -> Any:
-    """Return shapes as tuples: those of several inputs stay in their dict or list."""
+def _symbolic(shape: Any, dtype: Any) -> Any:
+    """Return inputs without values; several inputs stay in their dict or list. Older versions have no types."""
     if isinstance(shape, Mapping):
-        return {name: _tuples(each) for name, each in shape.items()}
-    if isinstance(shape, list | tuple) and all(each is None or isinstance(each, int) for each in shape):
-        return tuple(shape)
-    return [_tuples(each) for each in shape]
+        return {name: _symbolic(each, dtype and dtype[name]) for name, each in shape.items()}
+    if all(each is None or isinstance(each, int) for each in shape):
+        return keras.KerasTensor(tuple(shape), dtype=dtype or "float32")
+    return [_symbolic(each, dtype and dtype[place]) for place, each in enumerate(shape)]
 
 
 def checked(model: object) -> Model:
