@@ -78,10 +78,14 @@ class SklearnSession(HostSession):
 
     def _check_classes(self, y: Any) -> None:
         """Raise TaskError for a target that is not in ``classes``: some estimators would take it for another class."""
-        if self._classes is not None and (others := np.setdiff1d(y, self._classes)).size:
+        if self._classes is None:
+            return
+        targets = np.asarray(y)
+        nearest = self._classes.take(self._classes.searchsorted(targets), mode="clip")
+        if others := targets[nearest != targets].tolist():
             raise TaskError(
-                f"y has the value {others[0].item()!r}, which is not in the task's classes = {self._classes.tolist()}: "
-                "list all values of y there"
+                f"y has the value {others[0]!r}, which is not in the task's classes = {self._classes.tolist()}: list "
+                "all values of y there"
             )
 
     # ---------------------------------------------------------------------------------------------- the work
