@@ -30,7 +30,7 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import ParameterGrid, ParameterSampler, check_cv
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, check_random_state, indexable
+from sklearn.utils import _safe_indexing, check_array, check_random_state, indexable
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
@@ -124,6 +124,8 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         candidates, shares = self._candidates(), self._shares()
         scorer, metric = self._scorer()
         X, y = indexable(X, y)  # noqa: N806
+        if not self._has_steps():  # which may take anything
+            check_array(X, accept_sparse=True, dtype="numeric", ensure_all_finite=False, estimator=self)
         if y is None and self._estimator_type_needs_y():
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = self._labels(y)
@@ -207,9 +209,11 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
 
     def _fitted_steps(self, table: Table, rows: Any) -> Pipeline | None:
         """Return the steps of the pipeline before the last, fitted to some rows; None if there are none."""
-        if not isinstance(self.estimator, Pipeline) or len(self.estimator.steps) == 1:
-            return None
-        return clone(self.estimator[:-1]).fit(*table.take(rows))
+        return clone(self.estimator[:-1]).fit(*table.take(rows)) if self._has_steps() else None
+
+    def _has_steps(self) -> bool:
+        """Whether the estimator is a pipeline with steps before the last."""
+        return isinstance(self.estimator, Pipeline) and len(self.estimator.steps) > 1
 
     # -------------------------------------------------------------------------------------------------- the search
 
@@ -328,7 +332,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         last, options = model, {} if labels is None else {"classes": labels}
         if isinstance(model, Pipeline):
             last = model.steps[-1][1]
-            X = X if len(model.steps) == 1 else model[:-1].fit_transform(X, y)  # noqa: N806
+            X = model[:-1].fit_transform(X, y) if self._has_steps() else X  # noqa: N806
         rng = np.random.default_rng(check_random_state(self.random_state).randint(1 << 31))
         rows = _num_samples(X)
         for _ in range(math.ceil(self.cv_results_["n_epochs"][self.best_index_])):
