@@ -56,7 +56,7 @@ TURN = threading.Lock()
 """Held by the search at work in this process: output and random streams belong to the process."""
 
 START_SECONDS = 3.0
-"""Seconds until worker processes have started and imported scikit-learn."""
+"""Approximate seconds until worker processes have started and imported scikit-learn."""
 
 
 @explained
