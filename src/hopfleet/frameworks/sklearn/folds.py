@@ -38,7 +38,7 @@ class Table:
 
     def take(self, rows: Array) -> tuple[Any, Any]:
         """Return copies of the inputs and targets of some rows."""
-        return tuple(None if part is None else _safe_indexing(part, rows) for part in (self.x, self.y))  # type: ignore[return-value]
+        return _safe_indexing(self.x, rows), None if self.y is None else _safe_indexing(self.y, rows)
 
     def share(self, file: Path) -> None:
         """Write the inputs, if they are an array, to a file that other processes map instead of receiving a copy."""
