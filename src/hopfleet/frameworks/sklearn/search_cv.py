@@ -222,7 +222,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         search: Search = Grid(self.epochs)
         if self.halving:
             search = SuccessiveHalving(count, self.epochs * task.shares, min_epochs=max(1, int(self.min_epochs)))
-        columns = {"row": np.arange(rows), "split": parts}
+        columns: dict[str, Any] = {"row": np.arange(rows), "split": parts}
         tested = (parts == TEST).any(axis=1)
         workers = effective_n_jobs(self.n_jobs)
         epochs = (search.planned(count).epochs or 0) / task.shares
