@@ -61,9 +61,10 @@ def _all_workers(cluster: Cluster, model: Model, assignment: Assignment, servers
     costs = np.array(cluster.seconds_per_byte)[servers]
     downloads = np.where(counts > 0, costs.sum(0), 0.0).max(1)
     uploads = (counts @ costs.T).max(1)
-    seconds = step_seconds(cluster, model, assignment)
+    gpus = counts.sum(1) * assignment.worker.gpus
+    seconds = step_seconds(cluster, model, assignment.worker, 1)  # with a batch for each GPU, the same on all
     transfers = 2 * model.parameters / len(servers) * np.maximum(downloads, uploads)
-    return np.asarray(counts.sum(1) * assignment.worker.gpus * model.batch / (seconds + transfers))
+    return np.asarray(gpus * model.batch / (seconds + transfers))
 
 
 def round_robin(cluster: Cluster, model: Model) -> float:

@@ -63,8 +63,10 @@ def _compared(source: Source, folder: Path, quick: bool) -> list[Row]:
     if not quick:
         import ray
 
-        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
-        ways |= {"Ray Data": _ray_data, "datasets.map": _datasets}
+        ray.init("local", num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ways |= {"Ray Data": _ray_data}
+        if importlib.util.find_spec("datasets"):
+            ways["datasets.map"] = _datasets
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(1 if quick else 3):
         for name, run in ways.items():
@@ -74,6 +76,7 @@ def _compared(source: Source, folder: Path, quick: bool) -> list[Row]:
             start = time.perf_counter()
             run(source, target)
             times[name].append(time.perf_counter() - start)
+            print(f"{source.path.stem}, {name}: {times[name][-1]:.2f} s", file=sys.stderr, flush=True)
             shutil.rmtree(target)
     if not quick:
         ray.shutdown()

@@ -1,32 +1,33 @@
 """The switch, simulated: idle devices join as teams when trials run out, through the controller of real experiments.
 
-The gain of a team of two is measured first: rows per second of a network on one process and on two (``ddp``), in
-turn on this machine. Rates of larger teams follow by FLEET's equation 5.
+The gain of a team of two is measured first: a network trains on one process and on two (``ddp``, gloo), alternately, in
+the same processes and with one thread each. Rates of larger teams follow by FLEET's equation 5. Only a machine with two
+idle cores measures anything.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
+from functools import partial
 from statistics import mean, median
 
-import numpy as np
+import torch
 
-import hopfleet as hop
 from benchmarks.row import Row
-from benchmarks.runs import scratch
 from benchmarks.tasks import Wide
-from hopfleet.domain.placement import SINGLE, TeamShape
-from hopfleet.experiment.previewing import scratch_folder
-from hopfleet.experiment.trial_runs import run_trials
+from hopfleet.domain.placement import Placement
 from hopfleet.forecast.scenario import Scenario, SimulatedNode
+from hopfleet.frameworks.base import EngineCache, Session
+from hopfleet.frameworks.torch.parallel.team import TorchTeam
+from hopfleet.testing.strategies import with_team
 
-PAIR = TeamShape("ddp", 2)
-ROWS, BATCH = 16_384, 1024
+BATCH, BATCHES = 1024, 16
 
 
 def measure(quick: bool = False) -> list[Row]:
-    pair = _pair(1 if quick else 5)
+    pair = _pair(1 if quick else 9)
     rows = [_last_trials(f"of ddp on this machine ({pair:.2f} for two devices)", pair, bar=True)]
     rows += [_last_trials(f"assumed ({assumed} for two devices)", assumed) for assumed in (1.6, 1.8, 1.95)]
     return [*rows, *_drawn(10 if quick else 100)]
@@ -34,26 +35,31 @@ def measure(quick: bool = False) -> list[Row]:
 
 def _pair(rounds: int) -> float:
     """Return how many times faster two processes train than one; the median of some rounds."""
-    rng = np.random.default_rng(0)
-    arrays = {"x": rng.standard_normal((ROWS, 64), np.float32), "y": rng.integers(0, 10, ROWS)}
-    found = []
-    with scratch() as folder:
-        experiment = hop.Experiment(
-            Wide(),
-            train=hop.partition(arrays, folder / "data", partitions=2),
-            space={"lr": hop.uniform(0.05, 0.1)},
-            search=hop.Random(trials=1, max_epochs=1),
-            metric="train_loss",
-            run_options=hop.RunOptions(folder=folder / "run"),
-            batch_size=BATCH,
-        )
-        for _ in range(rounds):
-            with scratch_folder(experiment) as place:
-                one, two = run_trials(experiment, place, [SINGLE, PAIR], lambda text: None)
-            if one.error or two.error:
-                raise RuntimeError(one.error or two.error)
-            found.append(two.rows_per_second / one.rows_per_second)
-    return median(found)
+    return float(with_team(Wide(), 2, partial(_rounds, rounds)))
+
+
+def _rounds(rounds: int, team: TorchTeam, members: list[int]) -> float:
+    batches = Ready({"x": torch.randn(BATCH, 64), "y": torch.randint(10, (BATCH,))} for _ in range(BATCHES))
+    cache = EngineCache()
+    cache.team = team
+    one, two = (
+        Wide().framework.open({}, seed=0, placement=placement, threads=1, cache=cache)
+        for placement in (Placement.on("cpu"), Placement(("cpu",) * 2, "ddp"))
+    )
+    found = [_seconds(one, batches) / _seconds(two, batches) for _ in range(rounds + 1)]
+    return median(found[1:])  # the first round warms up
+
+
+class Ready(list[dict[str, torch.Tensor]]):
+    """Batches in memory."""
+
+    rows = BATCH * BATCHES
+
+
+def _seconds(session: Session, batches: Ready) -> float:
+    began = time.perf_counter()
+    session.train(batches, last=False)
+    return time.perf_counter() - began
 
 
 def _last_trials(name: str, pair: float, *, bar: bool = False) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -28,7 +29,11 @@ MEANINGS = {
 STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: 0.9rem }
 th, td { text-align: left; padding: 0.35rem 0.7rem; border-bottom: 1px solid #ddd; vertical-align: top }
-td:nth-child(n+2) { white-space: nowrap } img { max-width: 100% } p.remark { color: #555 } h2 { margin-top: 3rem }
+table.figures { table-layout: fixed } table.figures th { width: 16% } table.figures th:first-child { width: 40% }
+table.figures th:nth-child(4) { width: 12% } table.figures td:last-child { white-space: nowrap }
+table.figures :is(th, td):is(:nth-child(3), :nth-child(4)) { text-align: right; font-variant-numeric: tabular-nums }
+img { max-width: 100% } p.remark { color: #555 } h2 { margin-top: 3rem } code { font-size: 0.9em }
+nav { columns: 2; font-size: 0.9rem } nav a { display: block }
 @media (prefers-color-scheme: dark) { body { background: #161616; color: #ddd } th, td { border-color: #333 }
 p.remark { color: #aaa } img { background: #fff } }"""
 
@@ -59,20 +64,32 @@ def page(sections: Sequence[Section], where: str) -> str:
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>The papers' tables, made again</title><style>{STYLE}</style><h1>The papers' tables, made again</h1>",
-        f"<p>{text(INTRODUCTION.replace('`', ''))}</p><p class=remark>{text(where)}</p>",
+        f"<p>{_prose(INTRODUCTION)}</p><p class=remark>{text(where)}</p>",
         _table(("how", "meaning"), [(how.value, meaning) for how, meaning in MEANINGS.items()]),
+        "<nav>" + "".join(f"<a href='#{_anchor(one)}'>{text(f'{one.paper}, {one.title}')}</a>" for one in sections),
+        "</nav>",
     ]
     for paper, some in groupby(sections, key=lambda section: section.paper):
         parts.append(f"<h2>{text(paper)}</h2>")
         for section in some:
-            parts.append(f"<h3>{text(section.title)}</h3>" + _table(HEADER, [cells(row) for row in section.rows]))
+            parts.append(f"<h3 id='{_anchor(section)}'>{text(section.title)}</h3>")
+            parts.append(_table(HEADER, [cells(row) for row in section.rows], kind=" class=figures"))
             if section.remark:
-                parts.append(f"<p class=remark>{text(section.remark.replace('`', ''))}</p>")
+                parts.append(f"<p class=remark>{_prose(section.remark)}</p>")
             parts += [f"<p><img src='{text(name)}' alt='{text(shows)}'></p>" for name, shows in section.pictures]
     return "\n".join(parts) + "\n"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _prose(text: str) -> str:
+    """Return text as HTML, with what stands between backticks as code."""
+    return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(text, quote=False))
+
+
+def _anchor(section: Section) -> str:
+    return re.sub(r"\W+", "-", f"{section.paper} {section.title.partition(':')[0]}".lower())
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -66,8 +66,8 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
     lab.wipe()
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch(lab))
-        nodes = stack.enter_context(_cluster(lab))
-        stack.enter_context(_object_store(lab))
+        nodes = stack.enter_context(cluster(lab))
+        stack.enter_context(object_store(lab))
         told = {
             "address": f"{lab.network.addresses[HEAD]}:{GCS}",
             "hosts": len(lab.hosts),
@@ -77,7 +77,7 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
             "order": "fixed" if cut else "open",
         }
         words = [sys.executable, "-u", "-m", "benchmarks.paradigms.hopping", json.dumps(told)]
-        crew = Crew([lab.network.start(HEAD, words, env=_environment(lab, HEAD), stdin=-1, stdout=-1)])
+        crew = Crew([lab.network.start(HEAD, words, env=environment(lab, HEAD), stdin=-1, stdout=-1)])
         stack.callback(crew.end)
         crew.all_say("ready")
         ready = Mark.now(lab)
@@ -113,7 +113,7 @@ def hop(lab: Lab, megabytes: int, hops: int) -> Measured:
     lab.wipe()
     first, second = lab.hosts[:2]
     bare = median(_transfer(lab, first, second, megabytes * 1_000_000) for _ in range(3))
-    with _cluster(lab, (first, second)):
+    with cluster(lab, (first, second)):
         told = {
             "address": f"{lab.network.addresses[HEAD]}:{GCS}",
             "hosts": 2,
@@ -122,7 +122,7 @@ def hop(lab: Lab, megabytes: int, hops: int) -> Measured:
             "hops": hops,
         }
         words = [sys.executable, "-u", "-m", "benchmarks.paradigms.hopping", json.dumps(told)]
-        crew = Crew([lab.network.start(HEAD, words, env=_environment(lab, HEAD), stdin=-1, stdout=-1)])
+        crew = Crew([lab.network.start(HEAD, words, env=environment(lab, HEAD), stdin=-1, stdout=-1)])
         try:
             (times,) = crew.all_say("hopped")
             crew.go_on()
@@ -186,7 +186,7 @@ class Nodes:
             *(head if host == HEAD else others),
         ]
         process = self._lab.network.start(
-            host, words, env=_environment(self._lab, host), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            host, words, env=environment(self._lab, host), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         self._running[host] = process
         assert process.stdout is not None
@@ -216,7 +216,7 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def _cluster(lab: Lab, hosts: Sequence[str] = ()) -> Iterator[Nodes]:
+def cluster(lab: Lab, hosts: Sequence[str] = ()) -> Iterator[Nodes]:
     # A short path, because it holds sockets.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         nodes = Nodes(lab, Path(folder), hosts or lab.hosts)
@@ -227,7 +227,7 @@ def _cluster(lab: Lab, hosts: Sequence[str] = ()) -> Iterator[Nodes]:
 
 
 @contextlib.contextmanager
-def _object_store(lab: Lab) -> Iterator[None]:
+def object_store(lab: Lab) -> Iterator[None]:
     words = ["-m", "moto.server", "-H", "0.0.0.0", "-p", str(S3)]
     process = lab.python(STORAGE, *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -237,7 +237,7 @@ def _object_store(lab: Lab) -> Iterator[None]:
         process.wait()
 
 
-def _environment(lab: Lab, host: str) -> dict[str, str]:
+def environment(lab: Lab, host: str) -> dict[str, str]:
     store = f"http://{lab.network.addresses[STORAGE]}:{S3}"
     return {
         **on_interface("eth0"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hopfleet.data.etl import Recipe as Recipe
     from hopfleet.data.etl import Split as Split
     from hopfleet.data.etl import Tabular as Tabular
+    from hopfleet.data.etl import Text as Text
     from hopfleet.data.etl import load_recipe as load_recipe
     from hopfleet.data.etl import prepare as prepare
     from hopfleet.data.etl import split as split
@@ -177,6 +178,7 @@ _HOMES = {
     "SuccessiveHalving": "hopfleet.search.halving",
     "Suggestion": "hopfleet.search.base",
     "Tabular": "hopfleet.data.etl",
+    "Text": "hopfleet.data.etl",
     "SubEpochSpec": "hopfleet.frameworks.torch.sub_epoch",
     "TorchTask": "hopfleet.frameworks.torch.task",
     "TPE": "hopfleet.search.optuna",
@@ -206,7 +208,9 @@ _ELSEWHERE = {
     "suggest_float": "hop.uniform(low, high) or hop.loguniform(low, high)",
     "suggest_int": "hop.randint(low, high)",
     "suggest_categorical": "hop.choice([...])",
-    "TPESampler": "hop.TPE(...)",
+    **dict.fromkeys(("RandomSampler", "RandomSearch"), "hop.Random(...)"),
+    **dict.fromkeys(("GridSampler", "GridSearch"), "hop.Grid(...)"),
+    **dict.fromkeys(("OptunaSearch", "TPESampler"), "hop.TPE(...)"),
 }
 """Names of other libraries: what to write instead."""
 

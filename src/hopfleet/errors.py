@@ -7,6 +7,7 @@ HopfleetError
 │   │   └── DataChanged             the folder holds a data set of other rows or partitions
 │   └── ExperimentExists            the name is taken by another or a finished experiment
 ├── NotFound (LookupError)          no experiment, trial or checkpoint with that name
+│   └── MissingMetric (KeyError)    no metric with that name in a trial
 ├── MissingExtra (ImportError)      an optional dependency is missing: the message names the extra to install
 ├── TaskError                       the task cannot work at all, whatever the configuration
 │   ├── NotFinite                   ... because its loss became infinite or NaN

@@ -92,6 +92,21 @@ def test_a_plan_is_trained_by_a_team_on_its_nodes(
     assert name is not None
     assert {strategy for strategy, _ in shapes(name[1])} == {"ps/1"}
 
+    # A resumed run returns to the nodes of its plan.
+    planned = hop.load(name[1]).definition["origin"]["team"]["members"]
+    kept: list[Any] = []
+    keep_to = hop.Ray.keep_to
+
+    def noted(self: hop.Ray, members: Any, **share: Any) -> None:
+        kept.append(list(members))
+        keep_to(self, members, **share)
+
+    monkeypatch.setattr(hop.Ray, "keep_to", noted)
+    assert main(["extend", name[1], "--epochs", "1"]) == 0
+    assert main(["resume", name[1]]) == 0
+    assert kept == [planned]
+    assert len(messages(find_run(name[1]), UnitFinished)) == 8
+
 
 def shapes(name: str) -> set[tuple[str, int]]:
     return {tuple(unit.placement.shape) for unit in messages(find_run(name), UnitFinished)}

@@ -128,6 +128,8 @@ def test_a_plan_names_the_nodes_of_members() -> None:
     planned = needs(size=3, spans=True, members=(B.name, A.name, B.name))
     assert [planned.room(node) for node in (A, B, C)] == [1, 2, 0]
     assert choose_nodes([A, B, C], 1, planned) == [("b", "a", "b")]
+    assert planned.among([A, B, C]) is planned
+    assert planned.among([A, C]).members == (), "a node of the plan is gone"
 
 
 def test_workers_are_packed_on_few_nodes() -> None:

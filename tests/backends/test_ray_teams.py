@@ -136,19 +136,33 @@ def test_a_team_across_nodes_has_the_bits_of_a_local_one(strategy: str) -> None:
     assert digests(team) == digests(experiment(f"local-{strategy}", "local", f"{strategy}:3").fit(quiet=True))
 
 
+def lose_node(cluster: Any, handle: ActorHandle) -> None:
+    """Remove the node of the last member, unless this process has joined the cluster there."""
+    here = ray.get_runtime_context().get_node_id()
+    lost = next(node for node in reversed(handle.nodes) if node != here)
+    cluster.remove_node(next(node for node in cluster.list_all_nodes() if node.node_id == lost))
+
+
+def test_a_planned_team_is_on_its_nodes_until_one_is_lost(cluster: Any) -> None:
+    options: Any = {"search": hop.Grid(max_epochs=3)}
+    calm = experiment("planned-calm", "local", "ps/0+1:3", **options).fit(quiet=True)
+    backend = Watched(_3=lambda _, handle: lose_node(cluster, handle))
+    names = [node.name for node in backend.measure_links(1 << 16)[0]]
+    backend.keep_to(names, cpus=None, memory=0)
+    planned = experiment("planned", backend, "ps/0+1:3", **options).fit(quiet=True)
+    cluster.add_node(num_cpus=2)
+    first, second = backend.places
+    assert len(set(first)) == 3 and len(set(second)) == 2
+    assert digests(planned) == digests(calm)
+
+
 def test_the_loss_of_a_member_and_of_a_node_cost_nothing_but_time(cluster: Any) -> None:
     def kill_member(backend: Watched, handle: ActorHandle) -> None:
         os.kill(handle.members[-1].pid, signal.SIGKILL)
 
-    def lose_node(backend: Watched, handle: ActorHandle) -> None:
-        # The node of the last member, unless this process has joined the cluster there.
-        here = ray.get_runtime_context().get_node_id()
-        lost = next(node for node in reversed(handle.nodes) if node != here)
-        cluster.remove_node(next(node for node in cluster.list_all_nodes() if node.node_id == lost))
-
     options: Any = {"search": hop.Grid(max_epochs=3)}
     calm = experiment("calm", "local", "ddp:3", **options).fit(quiet=True)
-    backend = Watched(_2=kill_member, _5=lose_node)
+    backend = Watched(_2=kill_member, _5=lambda _, handle: lose_node(cluster, handle))
     shaken = experiment("shaken", backend, "ddp:3", **options).fit(quiet=True)
     cluster.add_node(num_cpus=2)
     assert digests(shaken) == digests(calm)

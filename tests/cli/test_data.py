@@ -28,9 +28,18 @@ def test_show(cli: Cli, folder: str) -> None:
     assert "rows         4 in 2 partitions of 2 to 2 rows\n" in outcome.out
     assert "0 to 8, mean 3.28571, 1 not finite\n" in outcome.out
     assert "lengths 0 to 4, mean 1.75\n" in outcome.out and "█" in outcome.out
-    shown = {each["name"]: each for each in cli("data", "show", folder, "--json").json["columns"]}
+    assert "\nsamples\nx     [" in outcome.out and "part-00001.arrow  2 rows, " in outcome.out
+    described = cli("data", "show", folder, "--json").json
+    assert sum(described["partition_sizes"]) == described["size"]
+    shown = {each["name"]: each for each in described["columns"]}
     assert (shown["n"]["least"], shown["n"]["greatest"], shown["n"]["width"]) == (0, 3, 1)
     assert shown["n"]["counts"] == [1] * 4 + [0] * 12 and sum(shown["x"]["counts"]) == 7
+
+
+def test_only_some_partitions_are_listed(cli: Cli) -> None:
+    hop.partition({"n": np.arange(20)}, "many", partitions=20)
+    out = cli("data", "show", "many").out
+    assert out.count(".arrow") == 16 and out.endswith("and 4 more\n")
 
 
 def test_a_picture(cli: Cli, folder: str) -> None:

@@ -68,6 +68,27 @@ def test_servers_where_rings_are_slow(cli: Cli, target: str, tmp_path: Path) -> 
     best = found["parameter_servers"][0]
     assert best["servers"] == ["a"] and best["workers"] == {"a": 1, "b": 1, "c": 1}
     assert best["rows_per_second"] > found["all_reduce"][0]["rows_per_second"]
+    assert found["chosen"]["parallelism"] == "ps/1:3" and found["chosen"]["members"] == ["a", "b", "c"]
+
+
+STAR = {name: {"c": 1e9} for name in "abd"} | {"a": {"b": 1.0, "c": 1e9, "d": 1.0}, "b": {"c": 1e9, "d": 1.0}}
+"""Node c reaches all others quickly, and they reach each other slowly."""
+
+
+def test_a_server_on_a_node_without_workers_is_a_member_that_only_serves(cli: Cli, target: str, tmp_path: Path) -> None:
+    nodes = [{"name": name, "cpus": 1, "gpus": 1, "memory": 8e9} for name in "abcd"]
+    outcome = cli("plan", target, "--json", "--cluster", described(tmp_path, nodes=nodes, links=STAR))
+    assert outcome.code == 0, outcome.err
+    chosen = json.loads(outcome.out)["chosen"]
+    assert (chosen["parallelism"], chosen["members"]) == ("ps/0+1:4", ["a", "b", "d", "c"])
+
+
+def test_a_server_needs_the_place_of_a_worker(cli: Cli, target: str, tmp_path: Path) -> None:
+    nodes = [{"name": name, "cpus": 1, "gpus": int(name != "c"), "memory": 8e9} for name in "abcd"]
+    outcome = cli("plan", target, "--cluster", described(tmp_path, nodes=nodes, links=STAR))
+    assert outcome.code == 0, outcome.err
+    assert re.search(r"not chosen .*rows/s with servers on c: a team has no place for one there", outcome.out)
+    assert "one worker: a (1)" in outcome.out
 
 
 def test_this_machine(cli: Cli, target: str) -> None:

@@ -57,6 +57,12 @@ NODE = {"name": "a", "cpus": 2, "gpus": 1, "memory": 1e9}
         ({"nodes": [{**NODE, "gpu": 1}]}, "node a: gpu: unknown; there are cpus"),
         ({"nodes": [{**NODE, "cpus": None}]}, "node a: cpus: None: must be a number"),
         ({"nodes": [{**NODE, "reserved": {"gpus": 2}}]}, "node a: 2 gpus reserved of 1: must be from 0 to 1"),
+        ({"nodes": [{**NODE, "reserved": {"cpus": -1}}]}, "node a: -1 cpus reserved of 2: must be from 0 to 2"),
+        ({"nodes": [{**NODE, "reserved": {"cpus": "nan"}}]}, "node a: nan cpus reserved of 2"),
+        ({"nodes": [{**NODE, "reserved": {"cpus": 2}}]}, "node a: 0 CPUs, 1 GPUs.*leave the node out"),
+        ({"nodes": [{**NODE, "memory": "nan"}]}, "node a: memory: nan: must be finite and at least 0"),
+        ({"nodes": [{**NODE, "gpus": -1}]}, "node a: gpus: -1: must be finite and at least 0"),
+        ({"nodes": [{**NODE, "gpus": 0}]}, "no node of the cluster has a free GPU.*device='cpu'"),
         ({"nodes": [{**NODE, "reserved": 3}]}, "node a: reserved: 3: unknown"),
         ({"nodes": [NODE, NODE]}, "node a: is described 2 times"),
         ({"nodes": [NODE, {**NODE, "name": "b"}]}, "the link from a to b has no rate: give links"),
@@ -84,6 +90,7 @@ def test_this_machine():
     without = this_cluster(Machine(4, 8 << 30), "cpu", 1, 1e9, 1 << 16)
     assert (without.nodes[0].gpus, without.nodes[0].cpus) == (3, 7)
     assert 0 < without.seconds_per_byte[0][0] < 1e-3
+    assert this_cluster(Machine(9, 8 << 30), "cpu", 1, 1e9, 1 << 16, threads=3).nodes[0].gpus == 2
     with_gpus = this_cluster(Machine(4, 8 << 30), "cuda", 2, 1e12, 1 << 16)
     assert (with_gpus.nodes[0].gpus, with_gpus.nodes[0].cpus) == (2, 4)
 
@@ -100,7 +107,8 @@ class Machines:
 
 
 def test_the_machines_of_a_backend(tmp_path):
-    found = measured_cluster(Machines(4, 0, 2), "cpu", 1e9, 10**9)
+    found, device = measured_cluster(Machines(4, 0, 2), "auto", 1e9, 10**9)
+    assert device == "cpu"
     assert [(node.name, node.cpus, node.gpus) for node in found.nodes] == [("n0", 7, 3), ("n2", 3, 1)]
     assert found.seconds_per_byte == ((1e-9, 3e-9), (21e-9, 23e-9))
     # A description in the form of a file says the same, except for the costs within further nodes.

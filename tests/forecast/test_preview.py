@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
@@ -21,6 +22,9 @@ from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast.preview import slow as report_if_slow
 from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
 from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_profiling
+from hopfleet.forecast.team_choice import TeamChoice
+from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
@@ -315,6 +319,36 @@ def test_the_lower_bound_knows_what_flotillas_bring() -> None:
     assert pair(fuse="off").lower_bound(Profiles({0: TOGETHER})) == pytest.approx(2 * 3 * (1 + UNIT_SECONDS))
 
 
+SCALING = Scaling("ddp", Rates("ddp", (1.0, 1.9)), 1.0)
+
+
+def test_idle_devices_join_as_teams() -> None:
+    few = outline(trials=3, workers=8, epochs=20)
+    switched = dataclasses.replace(few, scaling=SCALING)
+    profiles = Profiles({0: SECOND})
+    stayed, joined = (Rehearsal(each, profiles).run() for each in (few, switched))
+    assert stayed.joined == [] and joined.complete
+    (when, first), (later, last) = joined.joined
+    assert when == 0.0 and [str(shape) for shape in first] == ["ddp:3", "ddp:3", "ddp:2"]
+    assert later > 20 and [str(shape) for shape in last] == ["ddp:8"], "the last trial has all devices"
+    alone = 60 * (1 + UNIT_SECONDS)
+    assert stayed.makespan == pytest.approx(alone)
+    assert alone / SCALING.speed(3) + 1 < joined.makespan < alone / SCALING.speed(2) + 1
+    assert alone / SCALING.speed(8) < switched.lower_bound(profiles) < joined.makespan
+
+
+def test_figures_are_those_of_the_profiled_team() -> None:
+    pairs = outline(trials=2, workers=2, teams=(TeamShape("ddp", 2),) * 2, scaling=dataclasses.replace(SCALING, most=2))
+    profiles = Profiles({0: SECOND})
+    rehearsal = Rehearsal(pairs, profiles).run()
+    assert rehearsal.makespan == pytest.approx(6 * (1 + UNIT_SECONDS)) and not rehearsal.joined
+    # Four devices that train one by one would waste nothing.
+    assert pairs.lower_bound(profiles) == pytest.approx(6 * (1 + UNIT_SECONDS))
+    assert dataclasses.replace(pairs, trials=40).lower_bound(profiles) == pytest.approx(
+        40 * 6 * (1 + UNIT_SECONDS) / 4 * 1.9
+    )
+
+
 def test_a_rehearsal_gives_up_in_time() -> None:
     ticks = iter(range(1000))
     rehearsal = Rehearsal(outline(), Profiles({0: SECOND})).run(until=5, clock=lambda: next(ticks))
@@ -470,6 +504,23 @@ def test_bad_input_is_refused(changes: dict[str, Any], error: type[Exception], s
 class Particular(hop.Inline):
     def __init__(self, place: str) -> None:
         super().__init__()
+
+
+class Pretending(hop.Inline):
+    """Workers in this process that count as working side by side."""
+
+    name = "pretending"
+
+
+def test_a_preview_shows_when_teams_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = TeamChoice((SINGLE,), "as the test says", 8, dataclasses.replace(SCALING, form_seconds=0.0))
+    monkeypatch.setattr("hopfleet.experiment.forecasting.find_teams", lambda *given, **options: choice)
+    shown = experiment(parallelism="auto", backend=Pretending(), workers=8).preview(quiet=True)
+    (when, shapes), *_ = shown.joined
+    assert when == 0.0 and shapes == tuple(TeamShape("ddp", count) for count in (3, 3, 2))
+    assert "teams join" in str(shown) and "ddp:3 + ddp:3 + ddp:2" in str(shown)
+    assert json.loads(json.dumps(shown.as_json()))["joined"][0] == [0.0, ["ddp:3", "ddp:3", "ddp:2"]]
+    assert "w1" not in shown.utilisation and 0 < min(shown.utilisation.values()) <= 1
 
 
 def test_a_backend_is_started_once() -> None:

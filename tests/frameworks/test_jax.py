@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
@@ -396,3 +397,29 @@ def test_a_clone_keeps_its_own_settings(tmp_path: Path) -> None:
     child.inherit(tmp_path / "parent", opened(Flax(), {"lr": 0.1, "dropout": 0.3}, seed=9))
     assert equal(child.live.params, parent.live.params)
     assert float(child.live.optimizer.hyperparams["learning_rate"]) == pytest.approx(0.001)
+
+
+# -------------------------------------------------------------------------------------------------- exported models
+
+
+class Predicting(Flax):
+    def predict(self, model: Any, batch: Any) -> Any:
+        return model(batch["x"])
+
+
+def test_exported_weights_are_complete_and_bundles_predict(tmp_path: Path) -> None:
+    best = hop.Experiment(
+        Predicting(), train=data(), valid=data(), space={"lr": 0.1, "dropout": 0.1}, search=hop.Grid(max_epochs=1),
+        backend="inline", batch_size=16, partitions=1, run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True).best  # fmt: skip
+    assert best.export(tmp_path / "weights").deviation == 0
+    found, module = load_file(tmp_path / "weights"), best.model()
+    assert not [name for name in found if "rngs" in name]
+    for name, wanted in {
+        "hidden.kernel": module.hidden.kernel, "norm.mean": module.norm.mean, "norm.var": module.norm.var,
+        "out.bias": module.out.bias,
+    }.items():  # fmt: skip
+        assert np.array_equal(found[name], wanted[...]), name
+    rows = {"x": data()["x"][:3]}
+    assert best.export(tmp_path / "bundle", format="bundle").deviation == 0
+    assert hop.load_bundle(tmp_path / "bundle").predict(rows).equals(best.predict(rows))

@@ -309,3 +309,24 @@ def test_an_experiment_with_a_data_module(tmp_path: Path) -> None:
     assert results.finished and results.verify().ok
     module = results.best.model()
     assert module._trainer is None and module.epochs_seen == 2 and not module.training
+
+
+class Predicting(Task):
+    def predict(self, model: Any, batch: Any) -> Any:
+        with torch.no_grad():
+            return model.net(torch.as_tensor(batch["x"]))[:, 0]
+
+
+def test_exported_models_are_read_back(tmp_path: Path) -> None:
+    rows = {"x": np.linspace(-1, 1, 4 * ROWS, dtype="f4").reshape(ROWS, 4), "y": np.linspace(0, 1, ROWS, dtype="f4")}
+    best = hop.Experiment(
+        Predicting(), train=rows, valid=rows, space={"lr": 0.1}, metric="val_loss", search=hop.Grid(max_epochs=1),
+        batch_size=16, partitions=1, backend="inline", run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True).best  # fmt: skip
+    wanted = best.predict({"x": rows["x"][:3]})
+    assert best.export(tmp_path / "weights").deviation == 0
+    module = Net(lr=0.1)
+    module.load_state_dict(hop.state_dict(tmp_path / "weights"))
+    assert Predicting().predict(module.eval(), {"x": rows["x"][:3]}).tolist() == wanted["prediction"].to_pylist()
+    assert best.export(tmp_path / "bundle", format="bundle").deviation == 0
+    assert hop.load_bundle(tmp_path / "bundle").predict({"x": rows["x"][:3]}).equals(wanted)

@@ -116,6 +116,11 @@ class Summed(Net):
         return ((model(batch["x"]).squeeze(1) - batch["y"]) ** 2).sum()
 
 
+class Sparse(Net):
+    def layers(self) -> list[torch.nn.Module]:
+        return [torch.nn.Embedding(8, 8, sparse=True), *super().layers()]
+
+
 class Picky(Net):
     """Fails on the rows that the second of two members gets."""
 
@@ -186,6 +191,8 @@ def test_three_members(tmp_path: Path) -> None:
         pytest.param(Transformer(), "fsdp", 2, id="fsdp-transformer"),
         pytest.param(Clipped(), "ps", 3, id="ps-options"),
         pytest.param(Clipped(), "ps/2", 3, id="ps-two-servers"),
+        pytest.param(Clipped(), "ps/1+1", 3, id="ps-one-only-serves"),
+        pytest.param(Clipped(), "ps/0+2", 4, id="ps-servers-apart"),
         pytest.param(Transformer(), "ps", 2, id="ps-transformer"),
         pytest.param(Clipped(), "gpipe", 2, id="gpipe-options"),
         pytest.param(Transformer(), "pipeline", 3, id="pipeline-transformer"),
@@ -321,10 +328,13 @@ def test_failures_of_members(tmp_path: Path) -> None:
     with_team(Net(), 2, lose)
 
 
-def test_a_loss_that_is_no_mean_is_refused_and_the_team_lives_on() -> None:
+def test_what_a_team_cannot_train_is_refused_and_the_team_lives_on() -> None:
     def go_on(team: TorchTeam, members: list[int]) -> None:
         with pytest.raises(TaskError, match="must be a mean over rows"):
             opened(Summed(), "ddp", 2, team).train(batches(), last=True)
+        for strategy in ("ddp", "ps", "ps_async", "fsdp"):
+            with pytest.raises(TaskError, match=r"0: Embedding\(sparse=True\): .* use sparse=False"):
+                opened(Sparse(), strategy, 2, team)
         assert not team.broken
         opened(Net(), "ddp", 2, team).train(batches(), last=True)
 

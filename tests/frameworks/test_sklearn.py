@@ -367,3 +367,33 @@ def test_state_that_would_need_pickle_is_named(tmp_path: Path) -> None:
     session.train(batches(), last=True)
     with pytest.raises(CheckpointError, match="kept: a function cannot be saved without pickle"):
         session.save(tmp_path / "version")
+
+
+class Columns(Linear):
+    """A task that makes its inputs of several columns."""
+
+    def example(self, batch):
+        return np.stack([batch["a"], batch["b"]], axis=1), batch["y"]
+
+
+class Unlabelled(Columns):
+    def predict(self, model: Any, batch: Any) -> Any:
+        return model.predict_proba(np.stack([batch["a"], batch["b"]], axis=1))
+
+
+def test_bundles_predict(tmp_path: Path) -> None:
+    rows = {"a": X[:, 0], "b": X[:, 1], "y": Y}
+    results = hop.Experiment(
+        Columns(), train=rows, valid=rows, space={"alpha": 1e-3, "average": False}, search=hop.Grid(max_epochs=1),
+        batch_size=16, partitions=1, backend="inline", run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True)  # fmt: skip
+    best, inputs = results.best, np.stack([X[:3, 0], X[:3, 1]], axis=1)
+    some = {name: column[:3] for name, column in rows.items()}
+    assert best.predict(some)["prediction"].to_pylist() == best.model().predict(inputs).tolist()
+    new = {"a": X[:3, 0], "b": X[:3, 1]}
+    with pytest.raises(TaskError, match=r"takes the column 'y' out of a batch that has a, b; .* on Columns"):
+        best.predict(new)
+    made = best.export(tmp_path / "bundle", Unlabelled(), format="bundle")
+    assert made.deviation == 0
+    found = hop.load_bundle(tmp_path / "bundle").predict(new)["prediction"].to_pylist()
+    assert found == best.model().predict_proba(inputs).tolist()

@@ -343,3 +343,25 @@ def test_an_experiment(tmp_path: Path) -> None:
     assert results.finished and results.verify().ok
     results.best.model().save_pretrained(tmp_path / "best")
     assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").num_labels == 2
+
+
+class Predicting(Classify):
+    def predict(self, model: Any, batch: Any) -> Any:
+        with torch.no_grad():
+            return model(input_ids=torch.as_tensor(batch["input_ids"])).logits.softmax(-1)
+
+
+def test_exported_models_are_read_back(tmp_path: Path) -> None:
+    rows = Suite().columns()
+    best = hop.Experiment(
+        Predicting(), train=rows, valid=rows, space={"learning_rate": 0.05}, search=hop.Grid(max_epochs=1),
+        batch_size=16, partitions=1, backend="inline", run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True).best  # fmt: skip
+    new = {"input_ids": rows["input_ids"][:3]}
+    wanted = best.predict(new)
+    assert best.export(tmp_path / "weights").deviation == 0
+    model = classifier()
+    model.load_state_dict(hop.state_dict(tmp_path / "weights"))
+    assert Predicting().predict(model.eval(), new).tolist() == wanted["prediction"].to_pylist()
+    assert best.export(tmp_path / "bundle", format="bundle").deviation == 0
+    assert hop.load_bundle(tmp_path / "bundle").predict(new).equals(wanted)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.errors import MissingExtra, UsageError
-from hopfleet.planner.balance import Balance, Cell, Outlook, balance, choose, relax
+from hopfleet.planner.balance import Balance, Cell, Outlook, balance, choose, installed, relax
 
 quick = settings(max_examples=40, deadline=None)
 TOLERANCE = 1e-6
@@ -142,8 +142,10 @@ class TestRelax:
 
 class TestErrors:
     def test_scipy_is_missing(self, monkeypatch):
+        assert installed()
         monkeypatch.setitem(sys.modules, "scipy", None)
         monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+        assert not installed()
         with pytest.raises(MissingExtra, match=r"hopfleet\[scipy\].*one replica"):
             relax({("c", 0): {"w": 1.0}})
 

@@ -119,7 +119,21 @@ class TestThroughput:
         slow = replace(MODEL, prepare_seconds=1.0)
         cluster = five(4)
         assignment = assignments(cluster, slow)[0]
-        assert step_seconds(cluster, slow, assignment) == 32.0 / assignment.worker.cpus
+        assert step_seconds(cluster, slow, assignment.worker, 4) == 32.0 / assignment.worker.cpus
+
+    def test_a_batch_that_all_share(self) -> None:
+        cluster = cluster_of(Node("a", 4, 1, 1e10), Node("b", 4, 1, 1e10))
+        shared = replace(MODEL, split=True)
+        (assignment, *_) = assignments(cluster, shared)
+        # Each GPU has half of the batch; as much travels as for two batches.
+        expected = 32 / (0.04 + 2 * 100e6 * (1e-10 + 1e-9))
+        assert rows_per_second(cluster, shared, assignment, Placement((0,), (1, 1))) == pytest.approx(expected)
+
+    def test_the_first_worker_prepares_a_shared_batch(self) -> None:
+        shared = replace(MODEL, split=True, prepare_seconds=1.0)
+        assignment = assignments(five(4), shared)[0]
+        seconds = {step_seconds(five(4), shared, assignment.worker, gpus) for gpus in (1, 2, 20)}
+        assert seconds == {32.0 / assignment.worker.cpus}
 
     def test_no_workers_do_nothing(self) -> None:
         assert rows_per_second(five(), MODEL, assignments(five(), MODEL)[0], Placement((0,), (0,) * 5)) == 0.0
@@ -127,8 +141,10 @@ class TestThroughput:
 
 class TestPlans:
     @pytest.mark.parametrize("seed", range(12))
-    def test_no_plan_is_faster(self, seed: int) -> None:
+    @pytest.mark.parametrize("split", [False, True], ids=["own batches", "shared batch"])
+    def test_no_plan_is_faster(self, seed: int, split: bool) -> None:
         cluster, model = drawn(seed)
+        model = replace(model, split=split)
         best = max(
             rows_per_second(cluster, model, assignment, placement)
             for assignment in assignments(cluster, model)
@@ -140,6 +156,7 @@ class TestPlans:
     @given(st.integers(0, 10_000))
     def test_capacities_are_kept(self, seed: int) -> None:
         cluster, model = drawn(seed)
+        model = replace(model, split=seed % 2 == 1)
         plans = compare(cluster, model)
         assert [plan.rows_per_second for plan in plans] == sorted((p.rows_per_second for p in plans), reverse=True)
         for plan in plans:
@@ -245,7 +262,7 @@ class TestBadInput:
             (Node("a", 1, -1, 1e9), "-1 GPUs"),
             (Node("a", 1, 1, 0.0), "0 bytes of memory"),
             (Node("a", 1, 1, 1e9, 0.0), "0 of disk"),
-            (Node("a", 1, 0, 1e9), "no node of the cluster has a GPU"),
+            (Node("a", 1, 0, 1e9), "no node of the cluster has a free GPU"),
         ],
         ids=["cpus", "gpus", "memory", "disk", "no-gpu"],
     )

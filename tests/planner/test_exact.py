@@ -83,6 +83,9 @@ def test_what_cannot_be_solved_is_refused(monkeypatch):
 
 
 def test_without_the_solver_its_extra_is_named(monkeypatch):
+    assert exact.installed()
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    assert not exact.installed()
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     with pytest.raises(MissingExtra, match=r"OR-tools.*hopfleet\[solver\]"):
         exact.solve(HARD, seconds=1)

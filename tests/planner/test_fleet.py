@@ -167,6 +167,24 @@ def everything(given: Ensemble) -> dict[str, DryRun]:
 
 
 class TestParadigms:
+    @settings(deadline=None, max_examples=25)
+    @given(st.data())
+    def test_every_network_is_trained_to_its_end_and_no_gpu_serves_two(self, data: st.DataObject) -> None:
+        """GPUs are busy for as long as the networks take, and for no longer than there are GPUs."""
+        loss = data.draw(st.sampled_from([1.0, 0.95, 0.8]))
+        networks = data.draw(st.lists(st.tuples(st.floats(1, 200), st.integers(1, 5)), min_size=1, max_size=8))
+        gpus, move = data.draw(st.integers(1, 12)), data.draw(st.sampled_from([0.0, 3.0]))
+        ensemble = Ensemble(
+            tuple(Network(scaled(rate, loss, 3), epochs) for rate, epochs in networks), 500, gpus, 4, move
+        )
+        alone = sum(ensemble.alone(network) for network in range(len(networks)))
+        rng = random.Random(0)
+        for paradigm in (in_rounds, as_freed, hopping, lambda e: one_per_gpu(e, rng), lambda e: homogeneous(e, rng)):
+            run = paradigm(ensemble)
+            assert alone * (1 - 1e-9) <= run.busy <= gpus * run.seconds * (1 + 1e-9)
+            if loss == 1.0 and not move:
+                assert run.busy == pytest.approx(alone)
+
     @pytest.mark.parametrize("gpus", [1, 3, 8, 12, 20])
     def test_every_network_is_trained_within_the_gpus(self, gpus: int) -> None:
         given = ensemble(gpus)

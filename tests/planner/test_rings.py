@@ -37,6 +37,18 @@ def test_each_worker_sends_nearly_twice_the_parameters():
     assert best.rows_per_second == pytest.approx(3 * 32 / (0.08 + 4 / 3 * 100e6 * 1e-9))
 
 
+def test_the_workers_of_a_shared_batch_are_worth_their_transfers():
+    node, shared = replace(NODE, gpus=4), replace(MODEL, split=True)
+    best = rings(cluster_of(flat(1), node), shared)[0]
+    assert best.workers == (4,)
+    assert best.rows_per_second == pytest.approx(32 / (0.02 + 6 / 4 * 100e6 * 1e-10))
+    # Transfers within the node take longer than computing alone.
+    assert rings(cluster_of([[1e-9]], node), shared)[0].workers == (1,)
+    # Preparing takes as long as computing on two GPUs, so more would only exchange more.
+    slow = replace(shared, prepare_seconds=0.04 / 32)
+    assert rings(cluster_of([[1e-11]], node), slow)[0].workers == (2,)
+
+
 def test_a_slow_link_is_left_out():
     costs = flat(3, between=1e-10)
     costs[2][0] = costs[0][2] = costs[1][2] = costs[2][1] = 1e-6

@@ -18,6 +18,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError, DataError, TaskError, UsageError
 from hopfleet.frameworks.base import Batches, Session
+from hopfleet.runs.evaluation import open_data, recipe_of
 from hopfleet.testing.tasks import CountingSession, CountingTask
 
 
@@ -71,8 +72,16 @@ def test_raw_data_passes_through_the_recipe(results: hop.Results, tmp_path: Path
     for raw in (tmp_path / "raw.csv", {"x": [8.0, 4.0]}):
         assert results.best.test(raw, backend="inline") == {"loss": 1.5 / 4}
     (tmp_path / "raw.csv").write_text("z\n8\n4\n")
-    with pytest.raises(DataError, match=r"raw\.csv, line 2: the rows lack the columns 'x' .* and has 'z' instead"):
+    with pytest.raises(DataError, match=r"raw\.csv: the rows lack the columns 'x' .* and has 'z' instead"):
         results.best.test(tmp_path / "raw.csv", backend="inline")
+
+
+def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
+    recipe = hop.Tabular({"zip": hop.Category()})
+    data = hop.prepare({"zip": ["007", "A1", "A1"]}, tmp_path / "data", recipe, partitions=1)
+    (tmp_path / "raw.csv").write_text("zip\n007\n7\n")
+    found = open_data(tmp_path / "raw.csv", ["zip"], recipe_of(data), tmp_path / "new")
+    assert found.head()["zip"].tolist() == [2, 0]
 
 
 def test_what_goes_wrong_is_named(results: hop.Results, tmp_path: Path) -> None:

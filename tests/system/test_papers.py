@@ -23,9 +23,9 @@ HEADLINES = (
 def check(folder: Path) -> None:
     text, page = (folder / "README.md").read_text(), (folder / "index.html").read_text()
     for headline in HEADLINES:
-        assert f"### {headline}" in text and f"<h3>{headline}" in page, headline
+        assert f"### {headline}" in text and re.search(f"<h3 id='[^']+'>{re.escape(headline)}", page), headline
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert len(pictures) == 6 and all((folder / name).stat().st_size > 10_000 for name in pictures)
+    assert len(pictures) == 8 and all((folder / name).stat().st_size > 10_000 for name in pictures)
     assert all(f"src='{name}'" in page for name in pictures)
 
 

@@ -239,6 +239,9 @@ def test_batch_norm_on_a_team_is_announced(capfd: pytest.CaptureFixture[str]) ->
         pytest.param({"parallelism": "ddp:1"}, "needs at least 2 devices", id="one"),
         pytest.param({"parallelism": "ps/3:2"}, "'ps/3' needs at least 3 devices", id="servers"),
         pytest.param({"parallelism": "ps/0:2"}, "a number of servers, at least 1", id="no server"),
+        pytest.param({"parallelism": "ps/0+2:2"}, r"'ps/0\+2' needs at least 3 devices", id="no worker"),
+        pytest.param({"parallelism": "ps/1+:3"}, "those that only serve, as in 'ps/0\\+1:4'", id="half a sum"),
+        pytest.param({"parallelism": "ps/1+1+1:4"}, "those that only serve", id="a longer sum"),
         pytest.param({"parallelism": "ddp/2:2"}, "parallelism='ddp/2'", id="servers of ddp"),
         pytest.param({"parallelism": []}, "name at least one strategy", id="none"),
         pytest.param(

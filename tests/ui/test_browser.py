@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -194,6 +195,8 @@ def test_a_run_is_watched_and_steered_to_its_end_by_two_browsers(chromium: Any, 
 def steer(visitor: Visitor) -> None:
     """Use every button of a running experiment. It is paused meanwhile, so that it does not end before the last one."""
     page = visitor.page
+    trained = re.compile(r"(?<!\d)[1-9]\d*/")  # epochs
+    page.locator(".board tbody tr", has_text="t0002").filter(has_text=trained).wait_for()
     page.get_by_role("button", name="Pause").click()
     visitor.says("running units end")
     page.get_by_role("button", name="Undo").click()
@@ -229,6 +232,10 @@ def steer(visitor: Visitor) -> None:
     page.get_by_role("button", name="Clone", exact=True).click()
     visitor.says("starts afresh")
     page.get_by_role("button", name="Clone…").click()
+    page.get_by_label("warm").check()
+    page.get_by_role("button", name="Clone", exact=True).click()
+    visitor.says("goes on from epoch")
+    page.get_by_role("button", name="Clone…").click()
     page.locator(".fields label", has_text="width").locator("input").fill('"wide"')
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Delete…").click()
@@ -240,7 +247,7 @@ def steer(visitor: Visitor) -> None:
     visitor.picture("workers-live")
     visitor.go("#/x/live/requests")
     page.wait_for_selector("text=clone")
-    until(lambda: page.locator("tbody tr").count() >= 13, "all requests")
+    until(lambda: page.locator("tbody tr").count() >= 14, "all requests")
     visitor.go("#/x/live")
     page.wait_for_selector(".board")
     page.get_by_role("button", name="Continue").click()

@@ -123,4 +123,5 @@ class Measurable(Protocol):
         """Have one worker, whose members are on the named nodes in this order.
 
         Each takes ``cpus`` (None: as many as it has threads) and ``memory`` bytes of its node. Called before ``start``.
+        If a named node is missing then, or is lost later, members may be anywhere.
         """

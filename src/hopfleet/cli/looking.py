@@ -20,6 +20,8 @@ ACTIONS = ("show", "check", "head", "diff")
 BARS = " ▁▂▃▄▅▆▇█"
 ACROSS = 3
 """Histograms beside each other in a picture."""
+SAMPLES, MOST_PARTITIONS = 3, 16
+"""Rows and partitions that are shown."""
 
 
 def data(
@@ -72,8 +74,10 @@ def _show(opened: Dataset, plot: Path | None, json: bool) -> None:
         _draw(opened, found, plot)
     if json:
         columns = [dataclasses.asdict(each) for each in found]
+        sizes = [part.size for part in opened.manifest.partitions]
         print_json({"url": opened.url, "rows": opened.rows, "size": opened.size, "columns": columns,
-                    "partition_rows": list(opened.partition_rows), "fingerprint": opened.fingerprint})  # fmt: skip
+                    "partition_rows": list(opened.partition_rows), "partition_sizes": sizes,
+                    "fingerprint": opened.fingerprint})  # fmt: skip
         return
     few, many = min(opened.partition_rows), max(opened.partition_rows)
     facts(
@@ -89,6 +93,13 @@ def _show(opened: Dataset, plot: Path | None, json: bool) -> None:
     kinds = max(len(each.type) for each in found)
     for each in found:
         echo(f"{each.name:{wide}}  {each.type:{kinds}}  {bars(each.counts)}  {ranged(each)}")
+    echo("\nsamples")
+    facts([(name, _short(", ".join(map(_digits, values)))) for name, values in _listed(opened, SAMPLES).items()])
+    echo("\npartitions")
+    parts = opened.manifest.partitions
+    facts([(part.name, f"{part.rows:,} rows, {size(part.size)}") for part in parts[:MOST_PARTITIONS]])
+    if len(parts) > MOST_PARTITIONS:
+        echo(f"and {len(parts) - MOST_PARTITIONS:,} more")
 
 
 def bars(counts: tuple[int, ...]) -> str:
@@ -100,14 +111,25 @@ def bars(counts: tuple[int, ...]) -> str:
 def _head(opened: Dataset, rows: int, json: bool) -> None:
     if rows < 1:
         raise UsageError(f"--rows {rows}: must be at least 1")
-    batch = opened.head(rows)
-    listed = {name: [_plain(value) for value in values] for name, values in batch.items()}
+    listed = _listed(opened, rows)
     if json:
         print_json(listed)
         return
     for number in range(min(rows, opened.rows)):
         facts([(name, _short(str(values[number]))) for name, values in listed.items()])
         echo()
+
+
+def _listed(opened: Dataset, rows: int) -> dict[str, list[Any]]:
+    """Return the first rows as plain values."""
+    return {name: [_plain(value) for value in values] for name, values in opened.head(rows).items()}
+
+
+def _digits(value: Any) -> str:
+    """Return a plain value as text, its numbers with few digits."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_digits, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _plain(value: Any) -> Any:
@@ -131,9 +153,10 @@ def _draw(opened: Dataset, found: list[ColumnSummary], path: Path) -> None:
         axes = figure.add_axes(
             ((0.5 + 3.2 * place) / 10, 1 - (1.35 + 2.1 * line + 1.15) / height, 2.7 / 10, 1.15 / height)
         )
-        if any(each.counts):
-            edges = [each.least + each.width * bar for bar in range(len(each.counts))]
-            axes.bar(edges, each.counts, each.width, align="edge")
+        filled = max((bar for bar, count in enumerate(each.counts, 1) if count), default=0)
+        if filled:
+            edges = [each.least + each.width * bar for bar in range(filled)]
+            axes.bar(edges, each.counts[:filled], each.width, align="edge")
         axes.set_title(each.name if each.of == "values" else f"{each.name} (lengths)", fontsize=9, loc="left")
         dress(axes, "y")
     save(figure, path)

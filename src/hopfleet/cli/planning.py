@@ -66,13 +66,17 @@ def plan(
         experiment = load_for_preview(file, variable)
         with scratch_folder(experiment) as place:
             measured = measure_model(experiment, place)
-        nodes = read_cluster(cluster, measured.flops) if cluster is not None else measure_cluster(experiment, measured)
+        if cluster is not None:
+            nodes, device = read_cluster(cluster, measured.flops), ""
+        else:
+            nodes, device = measure_cluster(experiment, measured)
     by_servers, by_rings = compare(nodes, measured.model), rings(nodes, measured.model)
+    chosen = _choose(nodes, by_servers, by_rings)
     if json:
-        print_json(_as_json(nodes, measured, by_servers, by_rings))
+        print_json(_as_json(nodes, measured, by_servers, by_rings, chosen))
         return 0
-    _report(nodes, measured, by_servers, by_rings, chosen := _choose(nodes, by_servers, by_rings))
-    return _train(file, variable, chosen, experiment.backend, measured.device) if run else 0
+    _report(nodes, measured, by_servers, by_rings, chosen)
+    return _train(file, variable, chosen, experiment.backend, device) if run else 0
 
 
 def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Backend], device: str) -> int:
@@ -81,14 +85,17 @@ def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Ba
     from hopfleet.cli.training import train_with
 
     echo()
-    settings: dict[str, Any] = {"parallelism": chosen.parallelism}
-    if isinstance(backend, type) or not isinstance(backend, Measurable):
-        return train_with(file, variable, settings)
     need = chosen.need
-    # If CPUs train, a member's threads are its cores.
-    cpus = None if device == "cpu" else need.cpus / need.gpus
-    backend.keep_to(chosen.members, cpus=cpus, memory=need.memory / need.gpus)
-    return train_with(file, variable, {**settings, "workers": 1}, backend=backend)
+    settings: dict[str, Any] = {"parallelism": chosen.parallelism}
+    if chosen.devices == 1:
+        return train_with(file, variable, settings)
+    # If CPUs train, a member's threads are its cores, and cores that are left prepare rows.
+    on_cpus = device == "cpu"
+    if isinstance(backend, type) or not isinstance(backend, Measurable):
+        return train_with(file, variable, settings if on_cpus else {**settings, "transform_workers": need.cpus})
+    cpus = None if on_cpus else need.cpus / need.gpus
+    team = {"members": chosen.members, "cpus": cpus, "memory": need.memory / need.gpus}
+    return train_with(file, variable, {**settings, "workers": 1}, team=team)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +104,13 @@ class Chosen:
 
     text: str
     strategy: str
-    #: The node of each process of the team, those that serve first.
+    #: The node of each process of the team: those that serve and train, those that train, those that serve.
     members: list[str]
     need: Need
     speed: float
     other: str
+    #: Members that only serve.
+    only_serve: int = 0
 
     @property
     def devices(self) -> int:
@@ -115,13 +124,12 @@ class Chosen:
 def _choose(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> Chosen:
     from hopfleet.monitor.wording import plural
 
-    best = by_servers[0]
-    against = by_rings[0].rows_per_second if by_rings else 0.0
-    if CLEAR * against >= best.rows_per_second:
-        ring = by_rings[0]
+    ring, best = by_rings[0], next((plan for plan in by_servers if _fits_a_team(cluster, plan)), None)
+    against = ring.rows_per_second
+    if best is None or CLEAR * against >= best.rows_per_second:
         workers = sum(ring.workers)
         how = f"all-reduce with {workers} workers" if workers > 1 else "one worker"
-        other = f"{best.rows_per_second:,.0f} with parameter servers"
+        other = f"{best.rows_per_second:,.0f} with parameter servers" if best else "none with parameter servers"
         text = f"{how}: {_ring_counts(cluster, ring)}"
         pairs = zip(ring.nodes, ring.workers, strict=True)
         members = [cluster.nodes[at].name for at, count in pairs for _ in range(count * ring.worker.gpus)]
@@ -136,12 +144,18 @@ def _choose(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> C
     members = [
         name for name, count in zip(names, best.placement.workers, strict=True) for _ in range(count * worker.gpus)
     ]
-    # A server is a member that also trains, so those of a node without a worker have no place.
-    first = [name for name in servers if name in members]
+    # A server is one of its node's members that train; on a node without such members, it only serves.
+    first, last = ([name for name in servers if (name in members) is trains] for trains in (True, False))
     for name in first:
         members.remove(name)
-    strategy = f"ps/{len(first)}" if 0 < len(first) < len(members) + len(first) else "ps"
-    return Chosen(text, strategy, first + members, worker, best.rows_per_second, other)
+    served = f"/{len(first)}+{len(last)}" if last else f"/{len(first)}" if members else ""
+    return Chosen(text, f"ps{served}", first + members + last, worker, best.rows_per_second, other, len(last))
+
+
+def _fits_a_team(cluster: Cluster, plan: Plan) -> bool:
+    """Whether a team can train as planned. A server without workers on its node has a worker's place there."""
+    assignment, workers = plan.assignment, plan.placement.workers
+    return all(workers[at] or assignment.room(cluster.nodes[at], server=False) > 0 for at in plan.placement.servers)
 
 
 def _report(
@@ -166,9 +180,9 @@ def _report(
     _table(cluster, by_servers, by_rings)
     echo()
     each = f"{plural(need.gpus, 'device')}, {plural(need.cpus, 'core')}, {size(int(need.memory))} of memory"
-    computing = model.batch_seconds(cluster.gpu_flops)
-    preparing = model.batch * need.gpus * model.prepare_seconds / need.cpus
-    transfers = chosen.devices * model.batch / chosen.speed - max(computing, preparing)
+    devices = chosen.devices - chosen.only_serve
+    computing, preparing = model.computing_seconds(cluster.gpu_flops, devices), model.preparing_seconds(need)
+    transfers = model.step_rows(devices) / chosen.speed - max(computing, preparing)
     step = f"computing {_short(computing)} beside preparing {_short(preparing)}, then transfers {_short(transfers)}"
     pairs = [
         ("chosen", chosen.text),
@@ -176,6 +190,11 @@ def _report(
         ("why", f"{chosen.speed:,.0f} rows/s against {chosen.other}"),
         ("a step", step),
     ]
+    if by_servers[0].rows_per_second > CLEAR * chosen.speed:
+        fastest = by_servers[0]
+        where = _names(cluster, fastest.placement.servers)
+        passed = f"{fastest.rows_per_second:,.0f} rows/s with servers on {where}: a team has no place for one there"
+        pairs.append(("not chosen", passed))
     if len(set(chosen.members)) == 1 and chosen.devices > 1:
         pairs.append(("to train so", f'hop.Experiment(..., parallelism="{chosen.parallelism}"), or --run'))
     facts(pairs)
@@ -227,7 +246,9 @@ def _ring_counts(cluster: Cluster, ring: Ring) -> str:
     return ", ".join(f"{cluster.nodes[at].name} ({count})" for at, count in zip(ring.nodes, ring.workers, strict=True))
 
 
-def _as_json(cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], by_rings: list[Ring]) -> dict[str, Any]:
+def _as_json(
+    cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], by_rings: list[Ring], chosen: Chosen
+) -> dict[str, Any]:
     import dataclasses
 
     from hopfleet.forecast.clusters import described
@@ -237,6 +258,12 @@ def _as_json(cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], 
         "config": dict(measured.config),
         "model": dataclasses.asdict(measured.model),
         "cluster": described(cluster),
+        "chosen": {
+            "parallelism": chosen.parallelism,
+            "members": chosen.members,
+            "rows_per_second": chosen.speed,
+            "worker": dataclasses.asdict(chosen.need),
+        },
         "parameter_servers": [
             {
                 "rows_per_second": plan.rows_per_second,

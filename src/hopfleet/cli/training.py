@@ -22,7 +22,6 @@ from hopfleet.errors import ExperimentExists, MissingExtra, TaskError, UsageErro
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
-    from hopfleet.backends.base import Backend
     from hopfleet.experiment.experiment import Experiment
     from hopfleet.runs.results import Results
 
@@ -132,17 +131,20 @@ def train_with(
     variable: str,
     overrides: Mapping[str, Any],
     *,
-    backend: Backend | None = None,
+    team: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Train the experiment of a file with other settings, and report its results. Return the exit code."""
+    """Train the experiment of a file with other settings, and report its results. Return the exit code.
+
+    ``team`` holds arguments of ``Measurable.keep_to``: the nodes of a planned team.
+    """
     from hopfleet.cli.scripts import load_experiment
 
     experiment, variable = load_experiment(file, variable)
-    experiment.use(backend=backend)
     if experiment.results is None:
-        _start(experiment, _origin(file, variable, overrides), overwrite=overwrite, quiet=quiet)
+        origin = _origin(file, variable, overrides) | ({} if team is None else {"team": dict(team)})
+        _start(experiment, origin, overwrite=overwrite, quiet=quiet)
     assert experiment.results is not None
     return _report(experiment.results, quiet)
 
@@ -248,9 +250,21 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
     return results, True
 
 
+def keep_to_nodes(experiment: Experiment, team: Mapping[str, Any]) -> None:
+    """Have the members of the experiment's only team on the nodes of a plan, if its backend still has such nodes."""
+    from hopfleet.backends.base import Measurable
+
+    if isinstance(experiment.backend, type):
+        experiment.backend = experiment.backend()
+    if isinstance(experiment.backend, Measurable):
+        experiment.backend.keep_to(**team)
+
+
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
     """Fit a file's experiment with the options of the command line."""
     experiment.use(**origin["overrides"])
+    if team := origin.get("team"):
+        keep_to_nodes(experiment, team)
     experiment.origin = origin
     folder = experiment.folder
     if not overwrite and folder.exists and _results(folder).finished and not _requested(folder):

@@ -15,7 +15,7 @@ from typing import Any
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
-from hopfleet.data import open_dataset
+from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.placement import AUTO, SINGLE, STRATEGY, Strategies, TeamShape
@@ -81,6 +81,14 @@ def valid(source: Any, task: Task, teams: Sequence[TeamShape]) -> Any:
     if any(shape != SINGLE for shape in teams):
         raise UsageError(f"valid={source!r}: needs parallelism='single', since the folds of a trial share its device")
     return folds
+
+
+def check_pair(train: Any, valid: Any) -> None:
+    """Raise DataError if the same recipe has prepared both data sets with different statistics."""
+    if isinstance(train, Dataset) and isinstance(valid, Dataset):
+        from hopfleet.data.etl.recipe import check_statistics
+
+        check_statistics(train, valid)
 
 
 def name(given: str | None, task: Task) -> str:

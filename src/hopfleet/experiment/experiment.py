@@ -139,6 +139,7 @@ class Experiment(Signposted):
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
         self.store = find_store(self.run_options.store)
         self.train = arguments.dataset("train", train)
+        arguments.check_pair(self.train, self.valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` sets its own value.
         self.origin: dict[str, Any] = script_origin()
         #: Why the last run ended early, unless a person asked for the end.
@@ -178,6 +179,7 @@ class Experiment(Signposted):
         unit_timeout: float | str | None = None,
         fuse: str | None = None,
         parallelism: str | None = None,
+        transform_workers: int | None = None,
     ) -> None:
         """Change where and how the experiment runs. No trial's outcome depends on the workers or the backend.
 
@@ -197,6 +199,8 @@ class Experiment(Signposted):
             self.worker_options = dataclasses.replace(self.worker_options, fuse=fuse)
         if parallelism is not None:
             self.parallelism = arguments.parallelism(parallelism, self.task)
+        if transform_workers is not None:
+            self.worker_options = dataclasses.replace(self.worker_options, transform_workers=transform_workers)
 
     @explained
     def preview(self, *, quiet: bool = False) -> Preview:
@@ -381,7 +385,7 @@ class Experiment(Signposted):
             sticky=on_cluster(self.backend),
             lookahead=self._looks_ahead(found),
             fail_fast=self.run_options.fail_fast,
-            scaling=forecast.scaling,
+            scaling=outline.scaling,
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:

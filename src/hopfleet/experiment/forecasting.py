@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 DRAWN = 1_000
 """Configurations from which profiling draws."""
 
-LEFT_OUT = "devices keep their workers until the end; where they join as teams, the run takes less"
-"""What a preview assumes if idle devices may join as teams."""
-
 
 def forecast_of(experiment: Experiment, backend: Backend, plan: WorkerPlan, data: Data, place: RunFolder) -> Forecast:
     """Gather what is known before work starts."""
@@ -61,14 +58,16 @@ def forecast_of(experiment: Experiment, backend: Backend, plan: WorkerPlan, data
         configs={} if search.adaptive else configs,
         fuse="off" if experiment.task.framework.fusion_blocker else options.fuse,
         crowded=not spare,
+        teams=plan.teams,
+        scaling=plan.scaling,
     )
-    return Forecast(backend, spec, outline, plan.why, configs, plan.scaling)
+    return Forecast(backend, spec, outline, plan.why, configs)
 
 
 def warnings_of(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
     """Yield warnings about settings that a run cannot follow as the user may expect."""
     workers, fits = experiment.workers, forecast.outline.workers
-    if isinstance(workers, int) and workers > fits and forecast.scaling is None:
+    if isinstance(workers, int) and workers > fits and forecast.outline.scaling is None:
         yield (
             f"workers={workers}: too many for {plural(this_machine().cores, 'core')}; the run starts with {fits}; "
             "workers='auto' takes one per core or GPU"
@@ -100,5 +99,4 @@ def make_preview(
         planned = WorkerPlan(planned.device, 1, f"{backend.name} workers take turns")
     found = forecast_of(experiment, backend, planned, data, place)
     preview = found.preview(experiment.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
-    left_out = () if planned.scaling is None else (LEFT_OUT,)
-    return dataclasses.replace(preview, teams=teams, assumed=(*preview.assumed, *left_out))
+    return dataclasses.replace(preview, teams=teams)

@@ -57,23 +57,26 @@ def measure_model(experiment: Experiment, place: RunFolder) -> MeasuredModel:
         raise TaskError(f"{where}: {describe_with_place(error)}") from error
 
 
-def measure_cluster(experiment: Experiment, measured: MeasuredModel) -> Cluster:
-    """Return the nodes of the experiment's backend, and what their links cost for transfers of a model's size."""
-    size, flops = int(measured.model.parameters), measured.flops
+def measure_cluster(experiment: Experiment, measured: MeasuredModel) -> tuple[Cluster, str]:
+    """Return the nodes of the experiment's backend, with links that a model's size was sent over; and their devices."""
+    size, flops, options = int(measured.model.parameters), measured.flops, experiment.worker_options
     if isinstance(experiment.backend, type):
         experiment.backend = experiment.backend()
     if isinstance(experiment.backend, Measurable):
-        return measured_cluster(experiment.backend, experiment.worker_options.device, flops, size)
+        return measured_cluster(experiment.backend, options.device, flops, size, threads=options.threads)
     _, devices = experiment.task.framework.devices()
-    return this_cluster(this_machine(), measured.device, devices, flops, size)
+    here = this_cluster(this_machine(), measured.device, devices, flops, size, threads=options.threads)
+    return here, measured.device
 
 
 def _measured(experiment: Experiment, data: Dataset, configs: Sequence[Config]) -> MeasuredModel:
-    framework, device = experiment.task.framework, experiment.worker_options.device
-    placement = Placement.on(framework.devices()[0] if device == "auto" else device)
+    framework, options = experiment.task.framework, experiment.worker_options
+    here = framework.devices()[0]
+    # The devices of a cluster may be of another kind than those of this machine.
+    placement = Placement.on(options.device if options.device.partition(":")[0] in ("cpu", here) else here)
 
     def opened(config: Config) -> Session:
-        return framework.open(config, seed=experiment.seed, placement=placement, threads=1)
+        return framework.open(config, seed=experiment.seed, placement=placement, threads=options.threads)
 
     config = max(configs, key=lambda config: opened(config).size)
     session, feed = opened(config), Feed(experiment.task)
@@ -89,7 +92,7 @@ def _measured(experiment: Experiment, data: Dataset, configs: Sequence[Config]) 
     # A step on batches that are there already.
     ready = [_Ready(list(one(epoch)), one(epoch).rows) for epoch in epochs]
     step = min(_seconds(train, batches) for batches in ready)
-    model = Model(found.parameters, found.flops, size, found.longest, prepare_seconds=preparing)
+    model = Model(found.parameters, found.flops, size, found.longest, prepare_seconds=preparing, split=True)
     return MeasuredModel(config, model, placement.kind, model.batch_seconds(1.0) / step)
 
 

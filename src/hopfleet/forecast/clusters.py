@@ -61,20 +61,30 @@ def read_cluster(path: str | os.PathLike[str], flops: float) -> Cluster:
     return Cluster(nodes, costs, _number(content.get("gpu_flops", flops), "gpu_flops"))
 
 
-def this_cluster(machine: Machine, device: str, devices: int, flops: float, size: int) -> Cluster:
-    """Return this machine as a cluster of one node; the cost of ``size`` bytes between its processes is measured."""
+def this_cluster(machine: Machine, device: str, devices: int, flops: float, size: int, *, threads: int = 1) -> Cluster:
+    """Return this machine as a cluster of one node; the cost of ``size`` bytes between its processes is measured.
+
+    If CPUs train, a device has as many cores as a worker has ``threads``.
+    """
     node = Node("this machine", machine.cores, 0 if device == "cpu" else devices, machine.memory)
-    return Cluster((_computing(node, device),), ((links.within(size),),), flops)
+    return Cluster((_computing(node, device, threads),), ((links.within(size),),), flops)
 
 
-def measured_cluster(backend: Measurable, device: str, flops: float, size: int) -> Cluster:
-    """Return the machines of a backend; the cost of ``size`` bytes between any two of them is measured."""
+def measured_cluster(
+    backend: Measurable, device: str, flops: float, size: int, *, threads: int = 1
+) -> tuple[Cluster, str]:
+    """Return the machines of a backend, and the kind of their devices, which ``device="auto"`` leaves open.
+
+    The cost of ``size`` bytes between any two of them is measured.
+    """
     nodes, costs = backend.measure_links(size)
+    if device == "auto":
+        device = "cuda" if any(node.gpus for node in nodes) else "cpu"
     useful = [at for at, node in enumerate(nodes) if node.cpus]
     if not useful:
         raise UsageError(f"no node of the cluster has a free core (nodes: {len(nodes)}): end what runs there")
     kept = tuple(tuple(costs[one][other] for other in useful) for one in useful)
-    return Cluster(tuple(_computing(nodes[at], device) for at in useful), kept, flops)
+    return Cluster(tuple(_computing(nodes[at], device, threads) for at in useful), kept, flops), device
 
 
 def described(cluster: Cluster) -> dict[str, Any]:
@@ -87,11 +97,11 @@ def described(cluster: Cluster) -> dict[str, Any]:
     return {"gpu_flops": cluster.gpu_flops, "within": 1 / costs[0][0], "links": rates, "nodes": nodes}
 
 
-def _computing(node: Node, device: str) -> Node:
-    """Return a node with its devices. If CPUs train, all but one core compute."""
+def _computing(node: Node, device: str, threads: int) -> Node:
+    """Return a node with its devices. If CPUs train, all but one core compute, ``threads`` for each device."""
     if device != "cpu":
         return node
-    computing = max(1, node.cpus - 1)
+    computing = max(1, (node.cpus - 1) // threads)
     return dataclasses.replace(node, cpus=node.cpus + computing, gpus=computing)
 
 
@@ -105,7 +115,9 @@ def _node(described: Mapping[str, Any], number: int) -> Node:
         usual = {"disk": math.inf, "gpus": 0}.get(what)
         total = _number(described.get(what, usual), f"node {name}: {what}")
         taken = _number(reserved.get(what, 0), f"node {name}: reserved {what}")
-        if taken > total or taken < 0:
+        if not 0 <= total < math.inf and (what, total) != ("disk", math.inf):
+            raise UsageError(f"node {name}: {what}: {total:g}: must be finite and at least 0")
+        if not 0 <= taken <= total:
             raise UsageError(f"node {name}: {taken:g} {what} reserved of {total:g}: must be from 0 to {total:g}")
         free[what] = total - taken
     return Node(name, int(free["cpus"]), int(free["gpus"]), free["memory"], free["disk"])

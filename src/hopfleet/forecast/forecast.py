@@ -36,7 +36,6 @@ from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.wording import describe as describe_config
 from hopfleet.monitor.wording import plural
 from hopfleet.phrases import did_you_mean, listed
-from hopfleet.planner.teams import Scaling
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal
@@ -68,7 +67,6 @@ class Forecast:
     outline: Outline
     why: str  #: the reason for the number of workers
     configs: Mapping[int, Config]  #: configurations known before work starts, by trial number
-    scaling: Scaling | None = None  #: how fast teams are, if idle devices may join as teams
 
     def fusions(self, profiles: Mapping[int, Profile]) -> dict[str, Fusion]:
         """Return which trials may train together, by value of ``fuse``. Other strategies take one trial at a time."""

@@ -1,21 +1,28 @@
 """Teams for nodes with several devices: how to divide each node's devices, chosen by dry runs of the whole scenario.
 
-Candidates divide all nodes alike, into teams of one size or into one team and smaller ones. An estimate without
-schedules picks those to simulate, and the two best are mixed. One device for each worker, and all devices of a node for
-one worker, are always simulated, so the choice is never worse than both.
+Candidates divide nodes with as many devices alike, in every way, or mix two such layouts. A lower bound of each layout
+picks those to simulate, and one device for each worker and all devices of a node for one worker are always among them.
+A layout whose bound is above what a simulation took is left out. So the choice is never worse than both of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from hopfleet.planner.nodes_divided import least_seconds, least_seconds_on_nodes
 
 if TYPE_CHECKING:
     from hopfleet.forecast.scenario import Scenario
 
 DRY_RUNS = 4
-"""Candidates to simulate beside those that are always simulated."""
+"""Layouts with nodes alike to simulate, beside those that are always simulated; half as many are mixed from them."""
+
+ALIKE = 256
+"""Layouts to compare; beyond that, all teams of a node have one size."""
 
 Layout = tuple[tuple[int, ...], ...]
 """The numbers of devices of each node's teams."""
@@ -23,13 +30,17 @@ Layout = tuple[tuple[int, ...], ...]
 
 def with_best_teams(scenario: Scenario, policy: str) -> Scenario:
     """Return a scenario whose nodes are divided into the teams that end all networks soonest."""
-    found = {layout: _makespan(scenario, layout, policy) for layout in _to_simulate(scenario)}
-    first, second, *_ = [*sorted(found, key=lambda layout: found[layout]), next(iter(found))]
-    for part in (4, 2):  # a quarter or half of the nodes like the second best
-        mixed = tuple((first if number % part else second)[number] for number in range(len(first)))
-        if mixed not in found:
-            found[mixed] = _makespan(scenario, mixed, policy)
+    found = dry_runs(scenario, policy)
     return divided(scenario, min(found, key=lambda layout: found[layout]))
+
+
+def dry_runs(scenario: Scenario, policy: str) -> dict[Layout, float]:
+    """Return the makespans of the layouts that may be best, by simulation."""
+    found: dict[Layout, float] = {}
+    for layout in _to_simulate(scenario):
+        if _least_seconds(scenario, layout) < min(found.values(), default=math.inf):
+            found[layout] = divided(scenario, layout).simulate(policy).simulation.makespan
+    return found
 
 
 def divided(scenario: Scenario, layout: Layout) -> Scenario:
@@ -38,41 +49,53 @@ def divided(scenario: Scenario, layout: Layout) -> Scenario:
     return replace(scenario, nodes=tuple(replace(node, team=1, teams=teams) for node, teams in nodes))
 
 
-def _makespan(scenario: Scenario, layout: Layout, policy: str) -> float:
-    return divided(scenario, layout).simulate(policy).simulation.makespan
-
-
 def _to_simulate(scenario: Scenario) -> list[Layout]:
     devices = [node.devices for node in scenario.nodes]
-    every = list(dict.fromkeys(tuple(_split(count, sizes) for count in devices) for sizes in _sizes(max(devices))))
-    always = [every[0], tuple((count,) for count in devices)]
-    best = sorted(every, key=lambda layout: _least_seconds(scenario, layout))[:DRY_RUNS]
-    return list(dict.fromkeys([*always, *best]))
+    always = [tuple((1,) * count for count in devices), tuple((count,) for count in devices)]
+    good = _best(scenario, _alike(devices), DRY_RUNS)
+    mixed = [
+        # Every second or every fourth node is like another layout.
+        tuple((first if number % part else second)[number] for number in range(len(devices)))
+        for first, second in itertools.permutations(good, 2)
+        for part in (2, 4)
+    ]
+    every = [*good, *_best(scenario, mixed, DRY_RUNS // 2), *always]
+    return _best(scenario, every, len(every))
 
 
-def _sizes(most: int) -> Iterator[tuple[int, ...]]:
-    """Yield sizes of teams, whose last is repeated: 1, 2, 3 ..., and one larger team before smaller ones."""
-    yield from ((size,) for size in range(1, most + 1))
-    for larger in range(2, most):
-        yield from ((larger, smaller) for smaller in range(1, larger))
+def _best(scenario: Scenario, layouts: Iterable[Layout], count: int) -> list[Layout]:
+    """Return the layouts that end soonest if no team ever waits."""
+    return sorted(dict.fromkeys(layouts), key=lambda layout: _least_seconds(scenario, layout))[:count]
 
 
-def _split(devices: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Divide the devices of a node into teams of these sizes as far as they go."""
-    teams, left, wanted = [], devices, list(sizes)
-    while left:
-        teams.append(min(left, wanted[0]))
-        left -= teams[-1]
-        wanted = wanted[1:] or wanted
-    return tuple(teams)
+def _alike(devices: Sequence[int]) -> list[Layout]:
+    """Return layouts in which nodes with as many devices are alike."""
+    divisions = {count: list(_divisions(count)) for count in set(devices)}
+    if math.prod(map(len, divisions.values())) > ALIKE:
+        divisions = {count: _even(count) for count in divisions}
+    chosen = (dict(zip(divisions, each, strict=True)) for each in itertools.product(*divisions.values()))
+    return [tuple(teams[count] for count in devices) for teams in itertools.islice(chosen, ALIKE)]
+
+
+def _divisions(devices: int, most: int = 0) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to divide devices into teams, the largest team first."""
+    if not devices:
+        yield ()
+    for first in range(1, min(devices, most or devices) + 1):
+        yield from ((first, *others) for others in _divisions(devices - first, first))
+
+
+def _even(devices: int) -> list[tuple[int, ...]]:
+    """Return the ways to divide devices into teams of one size, and what is left over."""
+    sizes = range(1, devices + 1)
+    return [(size,) * (devices // size) + ((devices % size,) if devices % size else ()) for size in sizes]
 
 
 def _least_seconds(scenario: Scenario, layout: Layout) -> float:
-    """Return the time of a layout if no team ever waits, though no more teams work than there are networks."""
-    speed, shares = scenario.teams.speed, scenario.shares
-    alone = [scenario.epochs * scenario.rows / rate for rate in scenario.rates]
-    speeds = [[node.speed * speed(size) for size in teams] for node, teams in zip(scenario.nodes, layout, strict=True)]
-    at_once = sorted((each for some in speeds for each in some), reverse=True)[: len(alone)]
-    slowest = max(share / sum(some) for share, some in zip(shares, speeds, strict=True))
-    longest = sum(share / max(some) for share, some in zip(shares, speeds, strict=True))
-    return max(sum(alone) * max(slowest, 1 / sum(at_once)), max(alone) * longest)
+    work = [scenario.epochs * scenario.rows / rate for rate in scenario.rates]
+    speed = scenario.teams.speed
+    nodes = zip(scenario.nodes, layout, strict=True)
+    speeds = [tuple(node.speed * speed(size) for size in teams) for node, teams in nodes]
+    if scenario.sharded:
+        return least_seconds_on_nodes(work, list(zip(scenario.shares, speeds, strict=True)))
+    return least_seconds(work, list(itertools.chain(*speeds)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from hopfleet.domain.placement import TeamShape
 from hopfleet.forecast.profiling import Profiles, unsteady
 from hopfleet.forecast.rehearsal import SLOW, Outline, Rehearsal
 from hopfleet.forecast.team_choice import TeamChoice
@@ -42,7 +43,7 @@ class Preview:
     makespan: float  #: from the start of the first unit to the end of the last
     finish: datetime.datetime  #: time of day, for a run that starts when the preview is made
     lower_bound: float  #: no schedule has a shorter makespan
-    utilisation: Mapping[str, float]  #: the share of the makespan in which each worker works
+    utilisation: Mapping[str, float]  #: the share of its time, from start to end, in which each worker works
     hops: int
     hop_bytes: int
     checkpoint_bytes: int  #: on disk, at most
@@ -54,6 +55,8 @@ class Preview:
     assumed: tuple[str, ...]  #: what the figures rest on
     history: History = field(repr=False, compare=False)
     teams: TeamChoice | None = None  #: what trial runs of strategies led to, with ``parallelism="auto"``
+    #: When idle devices join as teams, in seconds after the first unit starts, and how these train.
+    joined: tuple[tuple[float, tuple[TeamShape, ...]], ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -72,7 +75,9 @@ class Preview:
     def as_json(self) -> dict[str, Any]:
         """Return all figures as JSON."""
         names = [
-            each.name for each in dataclasses.fields(self) if each.name not in ("history", "finish", "assumed", "teams")
+            each.name
+            for each in dataclasses.fields(self)
+            if each.name not in ("history", "finish", "assumed", "teams", "joined")
         ]
         figures = {name: getattr(self, name) for name in (*names, "ratio", "mean_utilisation")}
         return {
@@ -83,6 +88,7 @@ class Preview:
             "finish": self.finish.isoformat(timespec="seconds"),
             "assumed": list(self.assumed),
             **({} if self.teams is None else {"parallelism": self.teams.as_json()}),
+            "joined": [[when, [str(shape) for shape in shapes]] for when, shapes in self.joined],
         }
 
     def gantt(self, path: str | os.PathLike[str]) -> Any:
@@ -104,6 +110,10 @@ class Preview:
             ("workers", f"{self.workers} on {self.device}{why}, policy {self.policy}"),
             ("takes", f"{duration(whole)}: {makespan(self.start_up)} to start up, then {makespan(self.makespan)}"),
             *([] if self.teams is None else self.teams.facts()),
+            *(
+                ("" if number else "teams join", f"after {makespan(when)}: {' + '.join(map(str, shapes))}")
+                for number, (when, shapes) in enumerate(self.joined)
+            ),
             *([("together", self._gains())] if len(self.makespans) > 1 else []),
             ("done by", f"{self.finish:%Y-%m-%d %H:%M:%S} if started now"),
             ("at best", self._against_bound()),
@@ -161,7 +171,8 @@ def previewed(
             tell(f"simulating fuse={fuse!r}")
             makespans[fuse] = Rehearsal(dataclasses.replace(part, fuse=fuse), profiles).run().makespan * scale
     share = outline.trials * outline.per_trial / (part.trials * part.per_trial)
-    busy = rehearsal.history.workers
+    workers = rehearsal.history.workers.values()
+    busy, gone = rehearsal.history.busy_fraction(), {each.name for each in workers if each.lost == each.joined}
     sizes = [profile.size for profile in profiles.found.values()]
     return Preview(
         name=outline.name,
@@ -177,7 +188,7 @@ def previewed(
         makespan=seconds,
         finish=datetime.datetime.now().astimezone() + datetime.timedelta(seconds=start_up + seconds),
         lower_bound=bound,
-        utilisation={name: worker.busy / rehearsal.makespan for name, worker in busy.items()},
+        utilisation={name: part for name, part in busy.items() if name not in gone},
         hops=round(rehearsal.history.hops * share),
         hop_bytes=round(rehearsal.hop_bytes * share),
         # The best and the last version of every trial, and one that each worker writes before it drops an older one.
@@ -189,6 +200,7 @@ def previewed(
         makespans=makespans,
         assumed=tuple(_assumed(outline, part, profiles)),
         history=rehearsal.history,
+        joined=tuple((when * scale, shapes) for when, shapes in rehearsal.joined),
     )
 
 
@@ -197,6 +209,8 @@ def _assumed(outline: Outline, part: Outline, profiles: Profiles) -> Iterator[st
         yield f"{outline.trials} trials; the search continues until a budget is spent"
     yield f"every trial trains for {plural(outline.epochs, 'epoch')}; a search that stops some takes less"
     yield "every worker can read every partition and is as fast as the profiled one"
+    if outline.scaling is not None:
+        yield "teams with more devices than were tried lose the same part of their speed with each device"
     if (timed := len(profiles.found)) < outline.trials:
         yield f"{timed} of {outline.trials} trials were profiled; the others are assumed to be like them on average"
     for column in sorted({profile.unsteady for profile in profiles.found.values()} - {""}):

@@ -7,6 +7,7 @@ tell its policy which trials are long, and the prediction is stored for comparis
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +16,12 @@ from typing import Any
 
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import DropVersion, RunStarted, RunUnit, SaveVersion, VersionSaved
+from hopfleet.domain.messages import DropVersion, FormTeams, RunStarted, RunUnit, SaveVersion, VersionSaved
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.forecast.profiling import BATCHES, Probe, Profiles, profile_trials
 from hopfleet.monitor.history import History
+from hopfleet.planner.teams import Scaling
 from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
@@ -70,6 +73,8 @@ class Outline:
         default_factory=dict
     )  #: which trials may train together, by value of ``fuse``
     crowded: bool = False  #: whether no core is left to produce batches
+    teams: Sequence[TeamShape] = (SINGLE,)  #: how the first workers train, in turn; the first one is profiled
+    scaling: Scaling | None = None  #: how fast teams are, if idle devices may join as teams
 
     @property
     def per_trial(self) -> int:
@@ -85,7 +90,16 @@ class Outline:
         share = min(1.0, profiles.share(self.fuse)) if self.fuse in self.fusions else 1.0
         whole = [self._seconds(profile, sum(self.valid_rows), share) for profile in every]
         total = sum(whole) + max(0, others - 1) * whole[-1]
-        return max(total / self.workers, *alone)
+        if self.scaling is None:
+            return max(total / self.workers, *alone)
+        devices = sum(shape.devices for shape in itertools.islice(itertools.cycle(self.teams), self.workers))
+        together = devices * max(self.pace(count) / count for count in range(1, devices + 1))
+        return max(total / together, max(alone) / self.pace(devices))
+
+    def pace(self, devices: int) -> float:
+        """Return how many times faster a worker with some devices is than the profiled one, as far as known."""
+        scaling = self.scaling
+        return 1.0 if scaling is None else scaling.speed(devices) / scaling.speed(self.teams[0].devices)
 
     def _seconds(self, profile: Profile, valid_rows: int, share: float = 1.0) -> float:
         """Return the seconds of a trial's work without saves, hops and the production of batches."""
@@ -130,12 +144,14 @@ class Rehearsal:
         self.hop_bytes = 0
         self.shared_bytes = 0  #: peak of the bytes in shared memory
         self.complete = False
+        #: When idle devices joined as teams, and as which.
+        self.joined: list[tuple[float, tuple[TeamShape, ...]]] = []
         self._opened: set[tuple[str, str]] = set()  #: pairs of a worker and a trial that it has built
         self._written: dict[str, float] = {}  #: when the durable save of a trial is done
         self._shared: dict[tuple[str, int], int] = {}
         self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions whose batches are shared
         self._work: dict[int, tuple[float, float]] = {}  #: seconds to train and to produce batches, by attempt
-        self._backend = Simulated(self._seconds, self._metrics, together=self._together)
+        self._backend = Simulated(self._seconds, self._metrics, together=self._together, teams=outline.teams)
         self._controller = Controller(
             _Known(outline),
             outline.policy(),
@@ -146,12 +162,18 @@ class Rehearsal:
             fixed_order=outline.fixed_order,
             deterministic=outline.round_size > 0,
             fusion=outline.fusions.get(outline.fuse),
+            scaling=outline.scaling,
         )
         self._driver = Driver(
             self._controller,
             self._backend,
             [self.history],
-            effects={SaveVersion: self._save, VersionSaved: self._share, DropVersion: self._drop},
+            effects={
+                SaveVersion: self._save,
+                VersionSaved: self._share,
+                DropVersion: self._drop,
+                FormTeams: self._form,
+            },
         )
 
     @property
@@ -194,6 +216,11 @@ class Rehearsal:
     def _drop(self, command: DropVersion) -> None:
         self._shared.pop((command.trial, command.ref.version), None)
 
+    def _form(self, command: FormTeams) -> None:
+        assert self._outline.scaling is not None
+        self.joined.append((self._backend.now(), command.shapes))
+        self._backend.form_teams(command.shapes, self._outline.scaling.form_seconds)
+
     def _seconds(self, command: RunUnit, trial: Trial) -> float:
         profile, outline = self._profiles.of(trial.number), self._outline
         # A model that is being written cannot train on.
@@ -218,7 +245,8 @@ class Rehearsal:
         there = portion in self._made
         if profile.passed_on:
             self._made.add(portion)
-        return own * rows, 0.0 if there else feeding * rows
+        pace = self._outline.pace(len(self._backend.placement(command.worker).devices))
+        return own * rows / pace, 0.0 if there else feeding * rows
 
     def _together(self, commands: Sequence[RunUnit], seconds: Sequence[float]) -> float:
         """Return the seconds of a flotilla: the longest member, a share of every other member, the batches once."""

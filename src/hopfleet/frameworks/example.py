@@ -39,6 +39,23 @@ class ExampleTask(Task):
             )
         return batch["x"], batch["y"]
 
+    def predict(self, model: Any, batch: Batch) -> Any:
+        """Return a trained model's predictions for a batch, whose targets may be absent. Default: ``model.predict``."""
+        return model.predict(inputs_of(self, batch))
+
+
+def inputs_of(task: ExampleTask, batch: Batch) -> Any:
+    """Return the inputs of a batch, whose targets may be absent."""
+    if type(task).example is ExampleTask.example and "x" in batch:
+        return batch["x"]
+    try:
+        return example_of(task, batch).x
+    except KeyError as error:
+        raise TaskError(
+            f"example() takes the column {error} out of a batch that has {', '.join(batch)}; rows to predict may lack "
+            f"targets: define predict(self, model, batch) on {type(task).__name__}"
+        ) from error
+
 
 def example_of(task: GivesExamples, batch: Batch) -> Example:
     """Return what ``task.example`` makes of a batch. Raise TaskError if that is not x, y[, sample_weight]."""

@@ -202,7 +202,7 @@ def _fill(folder: Path, results: Results, members: Mapping[str, float], task: Ta
     models, configs = [], []
     for number, (name, weight) in enumerate(members.items()):
         trial = results[name]
-        file = f"model{number or ''}{Path(task.framework.weights_file or trial.checkpoint.name).suffix}"
+        file = f"model{number or ''}{trial.checkpoint.suffix}"
         with trial.opened(task) as (framework, config, checkpoint):
             framework.pack(config, checkpoint, folder / file)
         configs.append(trial.config)

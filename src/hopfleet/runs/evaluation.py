@@ -97,6 +97,11 @@ class Again(Recipe):
     def inputs(self) -> Sequence[str] | None:
         return list(self.prepared.layout.types)
 
+    @property
+    def texts(self) -> Sequence[str]:
+        kinds = self.prepared.layout.types.items()
+        return [name for name, kind in kinds if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
+
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
         return self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled))
 

@@ -21,6 +21,9 @@ SUFFIXES = frozenset((".bin", ".ckpt", ".h5", ".joblib", ".keras", ".onnx", ".pk
 BUNDLE = "bundle"
 """The format of a folder with everything that predictions need."""
 
+WEIGHTS = "safetensors"
+"""The format of weights alone."""
+
 EXAMPLES = 8
 """Rows with which an exported model is compared."""
 
@@ -72,7 +75,8 @@ def export_models(
             from hopfleet.runs.bundle import write_bundle
 
             return Exported(target, chosen, write_bundle(results, members, target, task, logits=logits))
-        if chosen == own and len(members) == 1:
+        # Files of weights are compared with the weights, and files of whole models by their outputs.
+        if chosen == own and len(members) == 1 and (own == WEIGHTS or own not in framework.formats):
             with results[next(iter(members))].opened(task) as (found, config, checkpoint):
                 return Exported(target, chosen, found.export(config, checkpoint, target))
         return Exported(target, chosen, _converted(results, members, target, chosen, task, logits))

@@ -36,8 +36,11 @@ from hopfleet.support.code_digests import digests
 from hopfleet.worker.inference import InferenceTask, Member, Output
 from hopfleet.worker.spec import WorkerSpec
 
-PIECE_ROWS, PIECE_BYTES = 1 << 16, 1 << 24
-"""Rows and approximate bytes of the largest unit."""
+PIECE_ROWS, PIECE_BYTES = 1 << 15, 1 << 23
+"""Rows and approximate bytes of the largest unit: small enough that workers end at about the same time."""
+
+FEW = 2
+"""Units' worth of rows that do not leave this process, since a worker would take longer to start."""
 
 
 def candidate(results: Results, trial: str, number: int = 1) -> Candidate:
@@ -115,7 +118,7 @@ def run_units(
     found, devices = task.framework.devices()
     predicts = isinstance(task, InferenceTask)
     device = "cpu" if predicts else found if definition["device"] == "auto" else definition["device"]
-    units, few = len(candidates) * len(data), data.rows <= _most(data)
+    units, few = len(candidates) * len(data), data.rows <= FEW * _most(data)
     backend, count = place.found(units, device, devices, definition["threads"], few=few)
     spec = WorkerSpec(
         task=task,

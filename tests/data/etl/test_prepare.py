@@ -347,7 +347,7 @@ class TestMistakes:
             ({"split": {"train": 0.5}}, "two fractions or more that sum to 1"),
             ({"split": {"train": 0.5, "a/b": 0.5}}, "must be a name such as 'train'"),
             ({"split": hop.Split({"a": 0.5, "b": 0.5}, group="z")}, "'z': the rows have no such column"),
-            ({"recipe": hop.Tabular({"z": hop.Number()})}, "columns={'z': ...}: no such column"),
+            ({"recipe": hop.Tabular({"z": hop.Number()})}, "the source: has no column 'z' for columns={'z': ...}"),
             ({"source": 5}, "source=5: cannot be prepared"),
         ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyarrow import csv, parquet
 
 import hopfleet as hop
 from hopfleet.data.etl import statistics
-from hopfleet.errors import DataError, UsageError
+from hopfleet.errors import DataChanged, DataError, UsageError
 from tests.helpers.tables import stored
 
 quick = settings(max_examples=40, deadline=None)
@@ -76,6 +77,12 @@ class TestTabular:
         assert rows["c"] == [1, 0, 2, 1] and rows["id"] == [7, 8, 9, 10]
         assert np.array_equal(rows["d"], [[1, 0, 59], [1, 2, 57], [12, 6, 60], [2, 3, 0]])
 
+    def test_values_that_are_no_numbers_do_not_count(self, tmp_path: Path) -> None:
+        columns = {"n": [1.0, np.nan, 3.0, np.inf, None]}
+        recipe = hop.Tabular({"n": hop.Number(missing="mean")})
+        made = hop.prepare(columns, tmp_path / "set", recipe, partitions=1, on_error="skip")
+        assert stored(made)["n"] == [-1.0, 0.0, 1.0, 0.0]
+
     @pytest.mark.parametrize("ending", ["csv", "parquet"])
     def test_columns_without_a_step_are_not_needed(self, tmp_path: Path, ending: str) -> None:
         rows = pa.table({"odd": [None, None, "?"], "n": [1, 2, 3], "part": ["train", "train", "test"]})
@@ -88,6 +95,24 @@ class TestTabular:
         assert list(prepared.layout.types) == ["n"]
         assert prepared.apply(*prepared.given(pa.table({"n": [7]})))["n"].tolist() == [7.0]
 
+    def test_texts_become_tokens(self, tmp_path: Path) -> None:
+        columns = {"t": ["to be or not", "to be", "", "new words to be"], "part": ["train"] * 3 + ["test"]}
+        options: dict[str, Any] = {"partitions": 1, "split": hop.Split(column="part")}
+        made = hop.prepare(columns, tmp_path / "words", hop.Tabular({"t": hop.Text()}), **options)
+        assert [row.tolist() for row in stored(made["train"])["t"]] == [[2, 1, 4, 3], [2, 1], []]
+        assert stored(made["test"])["t"][0].tolist() == [0, 0, 2, 1]
+        short = hop.Tabular({"t": hop.Text(at_most=1, length=3)})
+        rows = stored(hop.prepare(columns, tmp_path / "short", short, partitions=1))["t"]
+        assert [row.tolist() for row in rows] == [[0, 1, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
+
+        def tokenizer(text: str) -> dict[str, Any]:  # as those of Hugging Face
+            return {"input_ids": [len(word) for word in text.split()]}
+
+        numbers = hop.prepare(columns, tmp_path / "numbers", hop.Tabular({"t": hop.Text(tokenizer)}), **options)
+        assert [row.tolist() for row in stored(numbers["train"])["t"]] == [[2, 2, 2, 3], [2, 2], []]
+        with pytest.raises(DataError, match=r"row 1: column 'x': 1 is not text"):
+            hop.prepare({"x": [1, 2]}, tmp_path / "none", hop.Tabular({"x": hop.Text(tokenizer)}), partitions=1)
+
     def test_types_decide_without_steps(self, tmp_path: Path) -> None:
         columns = {"n": [1, 2, 3], "c": ["x", "y", "x"], "flag": [True, False, True]}
         made = hop.prepare(columns, tmp_path / "set", hop.Tabular(stack="x"), partitions=1)
@@ -99,6 +124,8 @@ class TestTabular:
         ("step", "values", "message"),
         [
             (hop.Number(), ["1", "two", "3"], "the source, row 2: column 'v': Failed to parse string: 'two'"),
+            (hop.Number(missing="mean"), [1.0, np.inf, 3.0], "the source, row 2: column 'v': inf is not finite"),
+            (hop.Number(), [1.0, np.nan, 3.0], "the source, row 2: column 'v': a value is missing"),
             (hop.Number(), [1.0, None, 3.0], "the source, row 2: column 'v': a value is missing"),
             (hop.Category(unseen="raise"), ["a", None, "a"], "the source, row 2: column 'v': a value is missing"),
             (
@@ -164,6 +191,26 @@ class TestWhatTravels:
         with pytest.raises(DataError, match="column 'x': is string, but was double in training"):
             prepared.given(pa.table({"x": ["one"]}), labelled=False)
 
+    def test_a_spec_knows_the_split_of_each_row(self, tmp_path: Path) -> None:
+        class MyETLSpec(hop.ETLSpec):  # as in Figure 3.2 of the thesis
+            def __init__(self) -> None:
+                self.is_feature_download: list[Any] = []
+
+            def initialize_worker(self) -> None:
+                pass
+
+            def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> Any:
+                return f"{row['x']} {mode}", len(row)
+
+        columns = {"x": [1, 2, 3], "part": ["train", "valid", "train"]}
+        made = hop.prepare(columns, tmp_path / "set", MyETLSpec(), partitions=1, split=hop.Split(column="part"))
+        assert stored(made["train"]) == {"x": ["1 train", "3 train"], "y": [2, 2]}
+        assert stored(made["valid"]) == {"x": ["2 valid"], "y": [2]}
+        prepared = hop.load_recipe(made["train"])
+        assert prepared.apply(*prepared.given(pa.table({"x": [4], "part": ["new"]})))["x"] == ["4 test"]
+        whole = hop.prepare(columns, tmp_path / "whole", MyETLSpec().recipe(mode="valid"), partitions=1)
+        assert stored(whole)["x"] == ["1 valid", "2 valid", "3 valid"]
+
     def test_unseen_categories(self, tmp_path: Path) -> None:
         recipe = hop.Tabular({"c": hop.Category(), "label": hop.Category(unseen="raise")}, labels="label")
         hop.prepare({"c": ["a", "b", "a"], "label": ["no", "yes", "no"]}, tmp_path / "set", recipe, partitions=1)
@@ -173,6 +220,41 @@ class TestWhatTravels:
         table, layout = prepared.given(pa.table({"c": ["b"], "label": ["maybe"]}))
         with pytest.raises(DataError, match="'maybe' is not among the categories of the training rows, no, yes"):
             prepared.apply(table, layout)
+
+    @pytest.mark.parametrize("kind", ["method", "partial", "spec", "step"])
+    def test_code_that_changes_makes_another_recipe(self, tmp_path: Path, kind: str) -> None:
+        def written(factor: int) -> Any:
+            """The same names with other code, as after an edit."""
+            scope: dict[str, Any] = {"hop": hop, "functools": functools}
+            source = tmp_path / f"module{factor}.py"
+            source.write_text(
+                f"""
+def function(row, plus=0):
+    return {{"x": row["x"] * {factor} + plus}}
+
+class Spec(hop.ETLSpec):
+    def method(self, row):
+        return function(row)
+
+    def row_preprocessor(self, row, mode, object_dir):
+        return row["x"] * {factor}, 0
+
+def words(text):
+    return text.split()[:{factor}]
+
+recipes = {{
+    "method": Spec().method, "partial": functools.partial(function, plus=1), "spec": Spec(),
+    "step": hop.Tabular({{"t": hop.Text(words)}}),
+}}
+"""
+            )
+            exec(compile(source.read_text(), str(source), "exec"), scope)
+            return scope["recipes"][kind]
+
+        hop.prepare({"x": [1, 2], "t": ["a b c", "d"]}, tmp_path / "set", written(2), partitions=1)
+        hop.prepare({"x": [1, 2], "t": ["a b c", "d"]}, tmp_path / "set", written(2), partitions=1)
+        with pytest.raises(DataChanged, match=r"differs \(recipe\)"):
+            hop.prepare({"x": [1, 2], "t": ["a b c", "d"]}, tmp_path / "set", written(3), partitions=1)
 
     def test_the_code_can_be_read(self, tmp_path: Path) -> None:
         hop.prepare({"x": [1.0], "y": [2]}, tmp_path / "set", Scaled(), partitions=1)

@@ -166,7 +166,7 @@ class Ray(ClusterBackend):
             names = ", ".join(map(str, spec.teams))
             raise UsageError(f"parallelism: {names}: all workers of a Ray cluster train alike; name one strategy")
         spans = shape.devices > 1 and spec.task.framework.spans_nodes(shape.strategy)
-        self._needs = self._team_needs(spec.device, spec.threads, shape.devices, spans)
+        self._needs = self._team_needs(spec.device, spec.threads, shape.devices, spans).among(cluster.living())
         nodes, chosen = self._discovery.choose(workers, self._needs)
         counts = Counter(place[0] for place in chosen)
         placed = place_partitions(len(spec.train), counts, self.replicas)

@@ -83,6 +83,10 @@ class Discovery:
                     return nodes, fit
             time.sleep(0.1)
 
+    def look_for(self, needs: WorkerNeeds) -> None:
+        """Look for room for other workers than before."""
+        self._needs = needs
+
     def watch(self, lacking: Callable[[], int]) -> None:
         """Look for new nodes in the background, and keep the autoscaler informed about missing room."""
         over = threading.Event()

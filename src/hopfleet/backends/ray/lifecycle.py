@@ -7,6 +7,7 @@ answers, no node is lost: the run waits for the link of this machine, and for th
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import sys
 import time
@@ -396,6 +397,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         del self._nodes[name]
         self._discovery.lose(name)
         self._known_nodes.close(node)
+        if where in self._needs.members:
+            self._leave_plan()
         for handle in [handle for handle in self._workers.values() if name in handle.nodes]:
             whose = "its node" if handle.node == name else "a node of its team,"
             handle.killed = handle.killed or f"{whose} {where} was lost: {reason}"
@@ -405,6 +408,13 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             self._events.append(VersionLost(ref, f"its node {where} was lost"))
         if not self._nodes and not self._closing:
             self._discovery.lose_last(f"the last node is lost: {where}, {reason}")
+
+    def _leave_plan(self) -> None:
+        """Let the team of a plan be on any nodes, since one of those that the plan names is gone."""
+        self._needs = dataclasses.replace(self._needs, members=())
+        self._discovery.look_for(self._needs)
+        for node in self._nodes.values():
+            node.room = self._needs.room(node.node)
 
     def _is_unused(self, node: NodeHandle) -> bool:
         """Whether a node has no worker, will get none, and holds no version that only it has."""

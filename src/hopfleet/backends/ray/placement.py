@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hopfleet.errors import UsageError
 
@@ -85,6 +85,10 @@ class WorkerNeeds:
         cpus = self.cpus if self.cpus is not None else 0 if on_gpu else self.threads
         wanted = {"CPU": cpus, "GPU": self.gpus if on_gpu else 0.0, "memory": self.memory, **self.resources}
         return {name: amount for name, amount in wanted.items() if amount}
+
+    def among(self, nodes: Sequence[Node]) -> WorkerNeeds:
+        """Return these needs on some nodes; members may be anywhere if a node that is named for one is missing."""
+        return self if {*self.members} <= {node.name for node in nodes} else replace(self, members=())
 
     def room(self, node: Node) -> int:
         """Return how many members of workers fit on a node."""

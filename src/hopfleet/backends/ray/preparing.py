@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,9 @@ from hopfleet.support.files import digest, has_folders, retried, sync
 CLEANING_SECONDS = 30.0
 """Seconds to wait for nodes that remove files."""
 
+GROUP_BYTES = 32 << 20
+"""Bytes of prepared rows that a task takes apart into the parts of partitions."""
+
 WAITING = 2
 """Tasks for each CPU of the cluster that are handed to Ray at once."""
 
@@ -66,6 +70,10 @@ class RayPool(Pool):
 
     def start(self) -> None:
         """Do nothing: Ray starts its processes when there are tasks."""
+
+    @property
+    def nodes(self) -> int:
+        return len(self._nodes)
 
     def workplace(self, folder: Path) -> Path:
         return Path()  # each node has a folder of its own, in which its tasks run
@@ -105,15 +113,17 @@ class RayPool(Pool):
     ) -> tuple[Callable[..., Any], Iterable[tuple[Any, ...]]]:  # fmt: skip
         if isinstance(self._target, RemoteFolder) and not any((self._space / "parts").glob("*.pickle")):
             clear(self._target)
-        kept = [number for number, made in enumerate(mades) if made.rows]
+        groups = self._groups([make[0].home for make in makes], mades)
         parts = []
-        for number in kept:
-            chunk, prepared, path, *rest = makes[number]
-            splits = None if not path.name else np.load(path)
-            rows = [share.deals[number].rows(share.index) + mades[number].bounds[share.split] for share in shares]
-            task = ((chunk, prepared, splits, *rest), mades[number], rows)
-            parts.append(self._call(_parts, task, self._nodes[chunk.home % len(self._nodes)], returns=len(shares)))
-        forms = [mades[number].columns for number in kept]
+        for node, numbers in groups:
+            tasks = []
+            for number in numbers:
+                chunk, prepared, path, *rest = makes[number]
+                splits = None if not path.name else np.load(path)
+                rows = [share.deals[number].rows(share.index) + mades[number].bounds[share.split] for share in shares]
+                tasks.append(((chunk, prepared, splits, *rest), mades[number], rows))
+            parts.append(self._call(_parts, (tasks,), node, returns=len(shares)))
+        forms = [{number: mades[number].columns for number in numbers} for _, numbers in groups]
         remote = self._target.url if isinstance(self._target, RemoteFolder) else ""
         built = self._space / "built"
         return _assemble, (
@@ -128,6 +138,21 @@ class RayPool(Pool):
             )
             for place, share in enumerate(shares)
         )
+
+    def _groups(self, homes: Sequence[int], mades: Sequence[Made]) -> list[tuple[str, list[int]]]:
+        """Return the chunks with rows in groups of one node: small parts would pass through the driver."""
+        groups: list[tuple[str, list[int]]] = []
+        for place, node in enumerate(self._nodes):
+            left = 0
+            for number, made in enumerate(mades):
+                if not made.rows or homes[number] % len(self._nodes) != place:
+                    continue
+                if made.size > left:
+                    groups.append((node, []))
+                    left = GROUP_BYTES
+                groups[-1][1].append(number)
+                left -= made.size
+        return groups
 
     def run(
         self, function: Callable[..., Any], tasks: Iterable[Numbered], *, threads: bool, homes: Sequence[int] = ()
@@ -202,23 +227,35 @@ def _column(chunk: Chunk, name: str) -> pa.Table:
     return chunk.read([name])
 
 
-def _parts(make: tuple[Any, ...], made: Made, rows: Sequence[Any]) -> Any:
-    """Return the rows of a chunk for each partition."""
-    if not made.path.exists():
-        make_chunk(*make)
-    cells = map_cells(made.path, made.columns, made.rows, validate=False)
-    parts = [as_batch(made.columns, {name: cells[name].take(some) for name in cells}) for some in rows]
+def _parts(tasks: Sequence[tuple[tuple[Any, ...], Made, Sequence[Any]]]) -> Any:
+    """Return the rows of some chunks for each partition: a list with the rows of each chunk."""
+    parts: list[list[pa.RecordBatch]] = [[] for _ in tasks[0][2]]
+    for make, made, rows in tasks:
+        if not made.path.exists():
+            make_chunk(*make)
+        cells = map_cells(made.path, made.columns, made.rows, validate=False)
+        for part, some in zip(parts, rows, strict=True):
+            part.append(as_batch(made.columns, {name: cells[name].take(some) for name in cells}))
     return parts if len(parts) > 1 else parts[0]
 
 
 def _assemble(
-    columns: Mapping[str, Column], forms: Sequence[Mapping[str, Column]], path: Path, name: str, remote: str,
-    driver: tuple[str, str], *parts: pa.RecordBatch,
+    columns: Mapping[str, Column], forms: Sequence[Mapping[int, Mapping[str, Column]]], path: Path, name: str,
+    remote: str, driver: tuple[str, str], *parts: Sequence[pa.RecordBatch],
 ) -> PartitionFile:  # fmt: skip
-    """Write a partition, keep it on this node, and put it into the data set."""
-    rows = sum(part.num_rows for part in parts)
+    """Write a partition, keep it on this node, and put it into the data set.
+
+    ``parts`` are the rows of chunks, in the groups of ``forms``, which have the number and the columns of each chunk.
+    """
+    chunks = {
+        number: (form, part)
+        for group, some in zip(forms, parts, strict=True)
+        for (number, form), part in zip(group.items(), some, strict=True)
+    }
+    rows = sum(part.num_rows for _, part in chunks.values())
     builders = {column: Builder(about, rows) for column, about in columns.items()}
-    for form, part in zip(forms, parts, strict=True):
+    for number in sorted(chunks):
+        form, part = chunks[number]
         if part.num_rows:
             for column, cells in from_batch(form, part).items():
                 builders[column].append(cells)
@@ -231,7 +268,8 @@ def _assemble(
             files.makedirs(str(Path(f"{place}/{name}").parent), exist_ok=True)
         retried(lambda: files.put_file(str(own), f"{place}/{name}"))
     else:
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        # In the workspace, not in the data set: a task that is killed leaves it there.
+        beside = path.parents[len(Path(name).parts)] / f"{own.name}.{secrets.token_hex(4)}"
         shutil.copyfile(own, beside)
         sync(beside)
         beside.replace(path)

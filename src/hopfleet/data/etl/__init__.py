@@ -9,7 +9,7 @@ from hopfleet.data.etl.recipe import Recipe, load_recipe
 from hopfleet.data.etl.splitting import Split
 from hopfleet.data.etl.statistics import Counts, Moments, Quantiles
 from hopfleet.data.etl.tables import Query
-from hopfleet.data.etl.tabular import Category, Date, Number, Tabular
+from hopfleet.data.etl.tabular import Category, Date, Number, Tabular, Text
 from hopfleet.data.etl.thesis import ETLSpec
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Recipe",
     "Split",
     "Tabular",
+    "Text",
     "load_recipe",
     "prepare",
     "split",

@@ -69,7 +69,7 @@ def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterat
 def _last_end(data: bytes, quoted: bool) -> int:
     """Return where the last whole row ends; 0 if there is none."""
     end = data.rfind(b"\n") + 1
-    if not quoted or (count(data, '"') - data.count(b'"', end)) % 2 == 0:
+    if not quoted or b'"' not in data or (count(data, '"') - data.count(b'"', end)) % 2 == 0:
         return end
     ends = row_ends(data, quoted=True)
     return int(ends[-1]) + 1 if len(ends) else 0

@@ -23,9 +23,6 @@ from hopfleet.errors import DataError
 SMALL_ROWS, MANY = 1024, 256
 """Rows of a small chunk, and the number of chunks above which chunks are larger."""
 
-FEW = 16
-"""Chunks of a source that is so small that several nodes of a cluster may parse it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -46,9 +43,17 @@ class Failure:
         return json.dumps({**content, "row": self.row}, ensure_ascii=False, default=str)
 
 
+TYPED = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
+"""Endings of files that store the types of their columns."""
+
+
 def has_lines(file: str) -> bool:
     """Whether places in a file are lines; in binary files, they are rows."""
-    return not file.endswith((".parquet", ".pq", ".arrow", ".feather", ".ipc", ".tar")) and "." in Path(file).name
+    return not file.endswith((*TYPED, ".tar")) and "." in Path(file).name
+
+
+Parsed = tuple[pa.Table, int, Any, tuple[Failure, ...]]
+"""A table, the line of its first row, the lines of all rows or None, and the rows that could not be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,11 @@ class Chunk:
         return table if columns is None else table.select(columns)
 
 
-def divided(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Return the same rows as smaller chunks, so that several workers share a source of few bytes and much work."""
+def divided(chunks: Sequence[Chunk], nodes: int) -> list[Chunk]:
+    """Return the same rows as smaller chunks, so that several workers share a source of few bytes and much work.
+
+    Chunks fewer than the ``nodes`` of a cluster are parsed by several nodes.
+    """
     most = max(SMALL_ROWS, sum(chunk.rows for chunk in chunks) // MANY)
     found = []
     for chunk in chunks:
@@ -102,7 +110,7 @@ def divided(chunks: Sequence[Chunk]) -> list[Chunk]:
         for start in range(0, chunk.rows, most):
             failures = () if start else chunk.failures
             rows = min(most, chunk.rows - start)
-            home = len(found) if len(chunks) < FEW else chunk.home
+            home = len(found) if len(chunks) < nodes else chunk.home
             found.append(replace(chunk, start=start, rows=rows, failures=failures, home=home))
     return found
 
@@ -231,10 +239,11 @@ def _refuse_mixture(name: str, one: Chunk, other: Chunk) -> None:
             row = next((row for row in range(len(column)) if not is_number(column[row].as_py())), row)
         where = Failure(chunk.file, chunk.line_of(row), "").place
         places.append(f"{kind} in {where} ({column[row].as_py()!r})")
-    raise DataError(
-        f"column {name!r}: mixes {' and '.join(places)}; correct the values, list them as "
-        f"hop.Files(..., missing=[...]), or read the column as text with hop.Files(..., types={{{name!r}: 'string'}})"
-    )
+    remedy = "convert the files to one type"
+    if Path(other.file).suffix not in TYPED:
+        remedy = "correct the values, list them as hop.Files(..., missing=[...]), or read the column as text with "
+        remedy += f"hop.Files(..., types={{{name!r}: 'string'}})"
+    raise DataError(f"column {name!r}: mixes {' and '.join(places)}; {remedy}")
 
 
 def is_number(value: Any) -> bool:

@@ -13,11 +13,15 @@ import pyarrow as pa
 from hopfleet.data.columns import Array
 from hopfleet.data.etl.listing import Files, Found
 from hopfleet.data.etl.objects import fetch, fetch_all
-from hopfleet.data.etl.recipe import Batch, Recipe
+from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
 from hopfleet.errors import DataError, MissingExtra, describe
+from hopfleet.phrases import did_you_mean
 
 ROWS = 1024
 """Images of a chunk."""
+
+MODES = ("RGB", "L", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "1", "P")
+"""Modes of Pillow."""
 
 
 def image_tables(files: Files, found: Sequence[Found]) -> Iterator[pa.Table]:
@@ -42,7 +46,12 @@ class Images(Recipe):
     def __init__(
         self, size: tuple[int, int] | None = None, *, mode: str = "RGB", column: str = "image", label: str = "label"
     ) -> None:
-        self.size = None if size is None else (int(size[0]), int(size[1]))
+        whole = isinstance(size, Sequence) and [type(length) for length in size] == [int, int]
+        if size is not None and not (whole and min(size) >= 1):
+            raise DataError(f"size={size!r}: must be a height and a width of at least 1, as in (32, 32)")
+        if mode not in MODES:
+            raise DataError(f"mode={mode!r}: unknown; {did_you_mean(mode, MODES)}there are {', '.join(MODES)}")
+        self.size = None if size is None else (size[0], size[1])
         self.mode = mode
         self.column = column
         self.label = label
@@ -53,7 +62,7 @@ class Images(Recipe):
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
         if self.column not in batch.column_names:
-            raise DataError(f"column={self.column!r}: no such column; there are {', '.join(batch.column_names)}")
+            raise WrongColumns(f"has no column {self.column!r}; it has {', '.join(batch.column_names)}")
         sources = batch.column(self.column).to_pylist()
         fetch_all([source for source in sources if isinstance(source, str)])
         images: list[Array] = [self._decoded(source) for source in sources]
@@ -75,6 +84,10 @@ class Images(Recipe):
             from PIL import Image
         except ImportError as error:
             raise MissingExtra("Pillow", "images") from error
+        if source is None:
+            raise DataError(
+                f"column {self.column!r}: a value is missing; give the path, the URL or the bytes of an image"
+            )
         where = source if isinstance(source, str) else "the image"
         path: Any = fetch(source) if isinstance(source, str) else None
         try:
@@ -84,4 +97,4 @@ class Images(Recipe):
                 image = image.resize(self.size[::-1], Image.Resampling.BILINEAR)
             return np.asarray(image)
         except Exception as error:
-            raise DataError(f"{where}: cannot be decoded ({describe(error)}); restore the image") from error
+            raise DataError(f"{where}: cannot be decoded ({describe(error)}); restore the image") from None

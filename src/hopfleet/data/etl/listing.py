@@ -90,6 +90,9 @@ def find_files(files: Files) -> list[Found]:
 
 def _local(path: str, wanted: str) -> list[Found]:
     place = Path(path.removeprefix("file://")).expanduser()
+    if (place / "dataset_dict.json").is_file():
+        parts = sorted(each.name for each in place.iterdir() if each.is_dir())
+        raise DataError(f"{place}: holds the data sets {', '.join(parts)}; name one, as in {place / parts[0]}")
     if place.is_dir():
         listed = sorted(map(str, (each for each in place.rglob("*") if each.is_file())))
         names = [name for name in listed if not Path(name).name.startswith((".", "_"))]

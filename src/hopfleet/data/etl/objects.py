@@ -26,7 +26,7 @@ def fetch(name: str) -> Path:
     if "://" not in name:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise DataError(f"{name}: no such file; restore it, or drop the row with on_error='skip'")
+            raise DataError(f"{name}: no such file; restore it")
         return path
     path = object_folder() / (hashlib.sha256(name.encode()).hexdigest() + Path(name.partition("?")[0]).suffix)
     if path.is_file():
@@ -35,10 +35,10 @@ def fetch(name: str) -> Path:
     try:
         content = retried(lambda: files.cat_file(inside))
     except FileNotFoundError:
-        raise DataError(f"{name}: no such object; upload it, or drop the row with on_error='skip'") from None
+        raise DataError(f"{name}: no such object; upload it") from None
     except Exception as error:
         remedy = "configure credentials for this file system" if denied(error) else "check the network"
-        raise DataError(f"{name}: cannot be fetched ({describe(error)}); {remedy}") from error
+        raise DataError(f"{name}: cannot be fetched ({describe(error)}); {remedy}") from None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, functools.partial(_write, content=content), durable=False)
     return path

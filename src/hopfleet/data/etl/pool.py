@@ -52,6 +52,11 @@ class Pool:
         self._count = count
         self._workers: dict[Connection, subprocess.Popen[bytes]] = {}
 
+    @property
+    def nodes(self) -> int:
+        """The number of machines that share the work."""
+        return 1
+
     def start(self) -> None:
         """Start all processes now, so that they are ready when there is work."""
         if self._count > 1:

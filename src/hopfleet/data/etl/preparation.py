@@ -32,7 +32,15 @@ from hopfleet.data.etl.listing import Files, find_files
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.etl.progress import Progress
 from hopfleet.data.etl.reading import cut_pieces, expected_pieces, parse, stored_chunks
-from hopfleet.data.etl.recipe import Prepared, Recipe, as_recipe, fingerprint
+from hopfleet.data.etl.recipe import (
+    Prepared,
+    Recipe,
+    as_recipe,
+    copy_recipe,
+    fingerprint,
+    has_statistics,
+    stored_recipe,
+)
 from hopfleet.data.etl.splitting import Split, as_split, assign, leaks
 from hopfleet.data.etl.statistics import merged
 from hopfleet.data.etl.tables import as_tables
@@ -97,6 +105,10 @@ def prepare(
         )
     if not hasattr(partitions, "__index__") or operator.index(partitions) < 1:
         raise DataError(f"partitions={partitions!r}: must be an integer of at least 1")
+    if not hasattr(seed, "__index__"):
+        raise DataError(f"seed={seed!r}: must be an integer")
+    if isinstance(error_limit, bool) or not isinstance(error_limit, int) or error_limit < 0:
+        raise DataError(f"error_limit={error_limit!r}: must be a number of rows, at least 0")
     if backend not in BACKENDS:
         near = did_you_mean(backend, BACKENDS)
         raise DataError(f"backend={backend!r}: unknown; {near}there are {', '.join(BACKENDS)}")
@@ -104,6 +116,8 @@ def prepare(
     if recipe is None and opened.found and opened.found[0].format == "images":
         recipe = Images()
     made = as_recipe(recipe)
+    if opened.dataset is not None:
+        _check_prepared(opened.dataset, recipe, divide)
     job = {
         "version": 1,
         "source": opened.identity,
@@ -132,6 +146,17 @@ def prepare(
             raise DataError(_too_many(error.failures, limit)) from None
         put_in_place(built, target, overwrite)
     return open_prepared(target)
+
+
+def _check_prepared(data: Dataset, recipe: Any, divide: Split | None) -> None:
+    """Raise DataError for what cannot be done to the rows of a data set."""
+    if recipe is not None:
+        raise DataError(f"recipe={shown(recipe)}: {data.url} is a data set, prepared already; give raw files or tables")
+    if divide is not None and has_statistics(stored_recipe(data)):
+        raise DataError(
+            f"{data.url}: was prepared with statistics of all its rows, which would leak from each split into the "
+            "others; split raw rows: hop.prepare(source, folder, recipe, split=...)"
+        )
 
 
 def split(
@@ -225,11 +250,9 @@ class _Preparation:
         wanted = self._wanted()
         chunks = [chunk for chunk in self._read(opened, wanted) if chunk.rows or chunk.failures]
         if not self._recipe.threads:
-            chunks = divided(chunks)
+            chunks = divided(chunks, self._pool.nodes)
         if not sum(chunk.rows for chunk in chunks):
             raise DataError("the source has no rows; it must have at least one per partition")
-        if opened.dataset is not None and self._recipe.fits:
-            raise DataError("a data set has been prepared already; fit a recipe to raw files or tables")
         layout = layout_of(chunks) if opened.dataset is None else Layout({n: pa.null() for n in opened.dataset.columns})
         names, paths = [""], [Path() for _ in chunks]
         if self._split is not None:
@@ -240,12 +263,12 @@ class _Preparation:
         prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, paths))
         place = self._pool.workplace(self._space.path) / "made"
         makes = [
-            (chunk, prepared, path, len(names), self._limit, place / f"{number:06d}.arrow")
+            (chunk, prepared, path, names, self._limit, place / f"{number:06d}.arrow")
             for number, (chunk, path) in enumerate(zip(chunks, paths, strict=True))
         ]
         mades = self._make(makes, [chunk.home for chunk in chunks])
         built = self._gather(makes, mades, names)
-        self._finish(built, names, mades, prepared if opened.dataset is None else None)
+        self._finish(built, names, mades, opened.dataset or prepared)
         return built
 
     def _wanted(self) -> frozenset[str] | None:
@@ -268,7 +291,7 @@ class _Preparation:
         if opened.found[0].format in ("parquet", "arrow"):
             stored = (chunk for file in opened.found for chunk in stored_chunks(file))
             return [dataclasses.replace(chunk, home=number) for number, chunk in enumerate(stored)]
-        pieces = cut_pieces(opened.files, opened.found, wanted)
+        pieces = cut_pieces(opened.files, opened.found, wanted, frozenset(self._recipe.texts))
         self._progress.stage("reading", expected_pieces(opened.found))
         raw = self._pool.workplace(self._space.path) / "raw"
         tasks = ((piece, raw, f"{number:06d}") for number, piece in enumerate(pieces))
@@ -347,7 +370,7 @@ class _Preparation:
             write_text(built / name / manifest.FILE, Manifest(schema.columns, own, seed).to_json(), durable=True)
         return built
 
-    def _finish(self, built: Path, names: Sequence[str], mades: Sequence[Made], prepared: Prepared | None) -> None:
+    def _finish(self, built: Path, names: Sequence[str], mades: Sequence[Made], prepared: Prepared | Dataset) -> None:
         """Add the recipe, the failed rows and the description, and warn of rows that leak."""
         failures = [failure for made in mades for failure in made.failures]
         found: dict[str, int] = {}
@@ -364,8 +387,10 @@ class _Preparation:
                 stacklevel=4,
             )
         for name in names:
-            if prepared is not None:
+            if isinstance(prepared, Prepared):
                 prepared.save(built / name)
+            else:
+                copy_recipe(prepared, built / name)
         if self._job["on_error"] == "keep" and failures:
             text = "".join(f"{failure.to_json()}\n" for failure in failures)
             write_text(built / FAILED, text, durable=True)
@@ -376,7 +401,7 @@ class _Preparation:
             "rows": sum(made.rows for made in mades),
             "failed": len(failures),
             "duplicates": found,
-            "fingerprint": None if prepared is None else prepared.fingerprint,
+            "fingerprint": prepared.fingerprint,
         }
         write_text(built / PREPARED, json.dumps(content, indent=2, sort_keys=True, default=str) + "\n", durable=True)
         sync(built)
@@ -401,5 +426,5 @@ def _too_many(failures: Sequence[Failure], limit: int) -> str:
     if limit:
         text = f"more than {limit:,} rows failed; the first: {text}; raise error_limit, or correct the rows"
     else:
-        text = f"{text}; correct the row, or leave out such rows with on_error='skip', or 'keep' to list them"
+        text = f"{text}; correct the row; hop.prepare(on_error='skip') leaves out such rows, and 'keep' lists them"
     return f"{text}\n\n{first.traceback}".rstrip() if first.traceback else text

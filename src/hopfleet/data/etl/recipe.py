@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import json
 import os
+import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,13 @@ RECIPE, ARRAYS, PICKLE = "recipe.json", "recipe.safetensors", "recipe.pickle"
 
 Batch = Mapping[str, Any]
 
+SPLIT = "hopfleet.split"
+"""The column with the name of each row's split, for recipes that ask for it."""
+
+
+class WrongColumns(DataError):
+    """Raw rows lack columns that a recipe needs: no row is at fault, so none can be left out."""
+
 
 class Recipe:
     """How raw rows become the rows of a data set. Derive from it and override ``apply`` and, for statistics, ``fit``.
@@ -46,7 +54,10 @@ class Recipe:
     arrow: ClassVar[bool] = False
 
     #: Whether Arrow or numpy do the work, which let other threads run. Then threads share it, otherwise processes.
-    threads: ClassVar[bool] = False
+    threads: bool = False
+
+    #: Whether tables have a column ``SPLIT``: the split of each row, "test" for new rows, none if there are no splits.
+    by_split: ClassVar[bool] = False
 
     #: Columns that only training needs; raw data to predict may lack them.
     labels: Sequence[str] = ()
@@ -55,6 +66,11 @@ class Recipe:
     def inputs(self) -> Sequence[str] | None:
         """The columns of raw rows that the recipe needs; by default all. Others are not read where that saves time."""
         return None
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Columns of CSV files that are text even if they look like numbers."""
+        return ()
 
     def fit(self, batch: Any) -> Mapping[str, Any]:
         """Return statistics of one batch of training rows, which are merged with those of all others."""
@@ -88,8 +104,17 @@ class RowFunction(Recipe):
     arrow = True
 
     def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
-        made = [row_columns(self.function(row)) for row in batch.to_pylist()]
+        made = [self._made(row) for row in batch.to_pylist()]
+        for row in made:
+            if row.keys() != made[0].keys():
+                raise DataError(f"{_name(self)}() returned the columns {list(row)}, and before {list(made[0])}")
         return {name: [row[name] for row in made] for name in made[0]}
+
+    def _made(self, row: dict[str, Any]) -> Mapping[str, Any]:
+        made = self.function(row)
+        if made is None:
+            raise DataError(f"{_name(self)}() returned None; return a row, as in {{'x': 1.0}}")
+        return row_columns(made)
 
 
 class BatchFunction(Recipe):
@@ -167,7 +192,7 @@ class Prepared:
         if needed:
             extra = [name for name in table.column_names if name not in self.layout.types]
             besides = f", and has {', '.join(map(repr, extra))} instead" if extra else ""
-            raise DataError(
+            raise WrongColumns(
                 f"the rows lack the columns {', '.join(map(repr, needed))} of the rows that the recipe was made with"
                 f"{besides}; name the columns as in training"
             )
@@ -180,8 +205,11 @@ class Prepared:
                 raise DataError(
                     f"column {name!r}: is {seen}, but was {kind} in training, and cannot be converted "
                     f"({describe(error)}); give values of the same type"
-                ) from error
-        return layout.cast(table), layout
+                ) from None
+        given = layout.cast(table)
+        if self.recipe.by_split:
+            given = given.append_column(SPLIT, pa.array(["test"] * given.num_rows, pa.string()))
+        return given, layout
 
     def apply(self, table: pa.Table, layout: Layout | None = None) -> Batch:
         """Return the prepared columns of raw rows."""
@@ -238,20 +266,61 @@ def load_recipe(data: Dataset | str | os.PathLike[str], *, trust: bool = False) 
         raise DataError(f"{folder}: its recipe cannot be loaded ({describe(error)}); prepare the data again") from error
 
 
+def stored_recipe(data: Any) -> dict[str, Any]:
+    """Return what is written down about the recipe of a data set, without its code; empty if there is no recipe."""
+    path = Path(data.url) / RECIPE if isinstance(data, Dataset) else None
+    return read_json(path) if path is not None and path.is_file() else {}
+
+
+def copy_recipe(data: Dataset, folder: Path) -> None:
+    """Give another data set the recipe of a data set, if it has one."""
+    for name in (RECIPE, ARRAYS, PICKLE):
+        if (source := Path(data.url) / name).is_file():
+            shutil.copyfile(source, folder / name)
+
+
+def has_statistics(stored: Mapping[str, Any]) -> bool:
+    """Whether a recipe that ``stored_recipe`` returned has statistics of rows."""
+    return bool(stored and stored["fitted"] != to_json({}, {}))
+
+
+def check_statistics(train: Any, valid: Any) -> None:
+    """Raise DataError if a recipe prepared two data sets with different statistics."""
+    one, other = stored_recipe(train), stored_recipe(valid)
+    same = has_statistics(one) and all(one[key] == other.get(key) for key in ("name", "code"))
+    if same and one["fingerprint"] != other["fingerprint"]:
+        raise DataError(
+            f"{valid.url}: was prepared with other statistics than {train.url}, so equal rows differ in them; prepare "
+            "both in one call: hop.prepare(source, folder, recipe, split={'train': 0.8, 'valid': 0.2})"
+        )
+
+
 def _name(recipe: Recipe) -> str:
-    function = getattr(recipe, "function", None)
+    function = _plain_function(getattr(recipe, "function", None))
     return str(getattr(function, "__qualname__", None) or type(recipe).__qualname__)
 
 
 def fingerprint(recipe: Recipe) -> str:
     """Return a SHA-256 of a recipe's code and settings; comments and layout do not count."""
     function = getattr(recipe, "function", None)
-    pieces = digests(recipe if function is None else function)
+    pieces = digests(recipe if function is None else _plain_function(function))
+    for name, value in vars(recipe).items() if function is None else ():  # objects of the user's, such as an ETLSpec
+        pieces |= {f"{name}: {piece}": digest for piece, digest in digests(value).items()}
     text = json.dumps([_name(recipe), pieces, _settings(recipe)], sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _plain_function(function: Any) -> Any:
+    """Return the function that a method or a ``functools.partial`` calls."""
+    while inner := getattr(function, "func", None) or getattr(function, "__func__", None):
+        function = inner
+    return function
+
+
 def _settings(recipe: Recipe) -> dict[str, str]:
+    function = getattr(recipe, "function", None)
+    if isinstance(function, functools.partial):
+        return {"arguments": repr((function.args, function.keywords))}
     return {name: repr(value) for name, value in sorted(vars(recipe).items()) if " at 0x" not in repr(value)}
 
 

@@ -80,7 +80,10 @@ class Counts:
     def of(cls, values: Any) -> Counts:
         if not isinstance(values, pa.Array | pa.ChunkedArray):
             values = pa.array([None if value is None else str(value) for value in values], pa.large_string())
-        counted = pc.value_counts(values.drop_null().cast(pa.large_string()))
+        values = values.drop_null()
+        if not pa.types.is_string(values.type):
+            values = values.cast(pa.large_string())
+        counted = pc.value_counts(values)
         if isinstance(counted, pa.ChunkedArray):
             counted = counted.combine_chunks()
         names, numbers = counted.field("values").to_pylist(), counted.field("counts").to_pylist()

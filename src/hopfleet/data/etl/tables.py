@@ -106,7 +106,12 @@ def _table(columns: Mapping[str, Any], number: int) -> pa.Table:
                 values = list(values.reshape(len(values), -1))
             arrays[str(name)] = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            kinds = [type(value) for value in values]
+            odd = next((row for row, kind in enumerate(kinds) if kind not in (kinds[0], type(None))), 0)
             raise DataError(
-                f"column {name!r}, from row {number} on: mixes types ({describe(error)}); convert all to one type"
+                f"column {name!r}, row {number + odd + 1}: mixes types ({describe(error)}); convert all to one type"
             ) from error
+    lengths = {name: len(values) for name, values in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"source: columns of different lengths, {lengths}; give each a value for every row")
     return pa.table(arrays)

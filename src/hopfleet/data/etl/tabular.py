@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,12 @@ import pyarrow.compute as pc
 
 from hopfleet.data.columns import Array
 from hopfleet.data.convert import text_array
-from hopfleet.data.etl.reading import bad_values
-from hopfleet.data.etl.recipe import Batch, Recipe
+from hopfleet.data.etl.csv_rows import bad_values
+from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
 from hopfleet.data.etl.statistics import Counts, Moments, Quantiles, numbers
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, listed, shown
+from hopfleet.support.code_digests import digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,9 @@ class Number:
             _check("missing", self.missing, ("raise", "mean", "median"))
 
     def fit(self, column: pa.ChunkedArray) -> Any:
-        values = _cast(column, pa.float64(), strict=False)
+        values = numbers(_cast(column, pa.float64(), strict=False), np.nan)
+        if not (finite := np.isfinite(values)).all():
+            values = values[finite]
         fitted: dict[str, Any] = {"moments": Moments.of(values)}
         if self.missing == "median":
             fitted["quantiles"] = Quantiles.of(values)
@@ -45,13 +49,15 @@ class Number:
     def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
         values = _cast(column, pa.float64(), strict=True)
         moments: Moments = fitted["moments"]
-        fill = 0.0
-        if column.null_count:
+        array = numbers(values, np.nan)
+        if not np.isfinite(array).all():
+            if np.isinf(array).any():
+                raise DataError(f"{array[np.isinf(array)][0]} is not finite; correct the value")
             if self.missing == "raise":
-                _refuse_missing()
+                _refuse_missing("fill it with hop.Number(missing='mean')")
             known = {"mean": moments.mean, "median": fitted["quantiles"].at(0.5) if "quantiles" in fitted else 0.0}
             fill = known[self.missing] if isinstance(self.missing, str) else float(self.missing)
-        array = numbers(values, fill)
+            array = np.where(np.isnan(array), fill, array)
         if self.scale is None:
             return array.astype(np.float32)
         middle, width = moments.mean, moments.deviation
@@ -81,12 +87,13 @@ class Category:
 
     def apply(self, column: pa.ChunkedArray, fitted: Counts) -> Array:
         names = fitted.common(self.at_most)
-        codes = pc.index_in(column.cast(pa.large_string()), value_set=text_array(names))
+        kind = column.type if pa.types.is_string(column.type) else pa.large_string()
+        codes = pc.index_in(column.cast(kind), value_set=text_array(names).cast(kind))
         if self.unseen == "raise" and codes.null_count:
             row = pc.index(pc.is_null(codes), True).as_py()
             value = column[row].as_py()
             if value is None:
-                _refuse_missing()
+                _refuse_missing("fill it in, or use hop.Category(unseen='other')")
             raise DataError(
                 f"{value!r} is not among the categories of the training rows, {listed(value, names)}; map it to one of "
                 "them, or use hop.Category(unseen='other')"
@@ -121,7 +128,7 @@ class Date:
 
     def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
         if column.null_count:
-            _refuse_missing()
+            _refuse_missing("fill it in")
         stamps = self._stamps(column, strict=True)
         made = []
         for part in self.parts:
@@ -138,7 +145,7 @@ class Date:
 
     def _stamps(self, column: pa.ChunkedArray, *, strict: bool) -> pa.ChunkedArray:
         kind = pa.timestamp("us")
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if not _is_text(column.type):
             return column.cast(kind)
         if self.format:
             stamps = pc.strptime(column, format=self.format, unit="us", error_is_null=True)
@@ -149,18 +156,78 @@ class Date:
         return _cast(column, kind, strict=strict)
 
 
-Step = Number | Category | Date
+@dataclass(frozen=True, slots=True, repr=False)
+class Text:
+    """A text as int64 tokens, made by the function ``tokenize``.
+
+    The function returns numbers, such as a tokenizer of Hugging Face, or words. A word becomes its rank among the words
+    of the training rows, the most frequent first, counted from 1; code 0 stands for words that training has not seen,
+    or not among the ``at_most`` most frequent. Rows have as many tokens as their texts, see ``hop.pad``; with
+    ``length``, each is cut or filled with 0 to that many.
+    """
+
+    tokenize: Callable[[str], Any] = str.split
+    at_most: int | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.tokenize):
+            raise DataError(f"tokenize={shown(self.tokenize)}: must be a function of a text, such as str.split")
+        for name, value in (("at_most", self.at_most), ("length", self.length)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise DataError(f"{name}={value!r}: must be an integer of at least 1")
+
+    def __repr__(self) -> str:
+        """Return the settings and digests of the code, which tell whether a data set is up to date."""
+        name = getattr(self.tokenize, "__qualname__", type(self.tokenize).__qualname__)
+        return f"Text({name}, {digests(self.tokenize)}, at_most={self.at_most}, length={self.length})"
+
+    def fit(self, column: pa.ChunkedArray) -> Any:
+        if not _is_text(column.type):
+            return Counts({})  # its rows fail in apply
+        texts = column.drop_null().to_pylist()
+        first = next((tokens for text in texts if len(tokens := self._tokens(text))), [])
+        if not all(isinstance(token, str) for token in first):
+            return Counts({})
+        return Counts(dict(Counter(word for text in texts for word in self._tokens(text))))
+
+    def apply(self, column: pa.ChunkedArray, fitted: Counts) -> Any:
+        if column.null_count:
+            _refuse_missing("fill it in")
+        ranks = {word: rank for rank, word in enumerate(fitted.common(self.at_most), 1)}
+        rows = [
+            [ranks.get(token, 0) if isinstance(token, str) else int(token) for token in self._tokens(text)]
+            for text in column.to_pylist()
+        ]
+        if self.length is None:
+            return [np.array(row, np.int64) for row in rows]
+        made = np.zeros((len(rows), self.length), np.int64)
+        for place, row in enumerate(rows):
+            made[place, : len(row)] = row[: self.length]
+        return made
+
+    def _tokens(self, text: Any) -> Sequence[Any]:
+        if not isinstance(text, str):
+            raise DataError(f"{shown(text)} is not text; read the column as hop.Files(..., types={{name: 'string'}})")
+        made = self.tokenize(text)
+        tokens = made["input_ids"] if isinstance(made, Mapping) else made
+        return tokens if isinstance(tokens, Sequence) else list(tokens)
+
+
+Step = Number | Category | Date | Text
 
 
 class Tabular(Recipe):
     """The recipe for tables: a step for each column.
 
-    ``columns`` maps names to ``hop.Number``, ``hop.Category``, ``hop.Date``, or None to store a column as it is; other
-    columns are left out. Without it, all columns are taken, each by its type. With ``stack="x"``, numbers and dates are
-    stored as one float32 array of that name. ``labels`` names the columns that raw data to predict may lack.
+    ``columns`` maps names to ``hop.Number``, ``hop.Category``, ``hop.Date``, ``hop.Text``, or None to store a column as
+    it is; other columns are left out. Without it, all columns are taken, each by its type. With ``stack="x"``, numbers
+    and dates are stored as one float32 array of that name. ``labels`` names the columns that raw data to predict may
+    lack.
     """
 
-    arrow = threads = True
+    arrow = True
+    threads = True
 
     def __init__(
         self, columns: Mapping[str, Step | None] | None = None, *, stack: str = "", labels: str | Sequence[str] = ()
@@ -171,39 +238,45 @@ class Tabular(Recipe):
         for name, step in (self.columns or {}).items():
             if step is not None and not isinstance(step, Step):
                 raise DataError(
-                    f"columns={{{name!r}: {shown(step)}}}: must be hop.Number(), hop.Category(), hop.Date() or None"
+                    f"columns={{{name!r}: {shown(step)}}}: must be hop.Number(), hop.Category(), hop.Date(), "
+                    "hop.Text() or None"
                 )
+        if any(isinstance(step, Text) for step in (self.columns or {}).values()):
+            self.threads = False  # a tokenizer is Python code
 
     @property
     def inputs(self) -> Sequence[str] | None:
         return None if self.columns is None else list(self.columns)
 
     def fit(self, batch: pa.Table) -> Mapping[str, Any]:
-        return {name: step.fit(batch.column(name)) for name, step in self._steps(batch).items() if step is not None}
+        steps = self._steps(batch, labels=())  # rows to train with have their labels
+        return {name: step.fit(batch.column(name)) for name, step in steps.items() if step is not None}
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
         made: dict[str, Any] = {}
         stacked: list[Array] = []
-        for name, step in self._steps(batch).items():
+        for name, step in self._steps(batch, self.labels).items():
             column = batch.column(name)
             try:
                 values = column if step is None else step.apply(column, fitted[name])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DataError) as error:
-                raise DataError(f"column {name!r}: {str(error).splitlines()[0]}") from error
+                raise DataError(f"column {name!r}: {str(error).splitlines()[0]}") from None
             if self.stack and isinstance(step, Number | Date) and name not in self.labels:
                 stacked.append(values if values.ndim == 2 else values[:, None])
             else:
                 made[name] = values
         return {self.stack: np.concatenate(stacked, axis=1), **made} if stacked else made
 
-    def _steps(self, table: pa.Table) -> dict[str, Step | None]:
+    def _steps(self, table: pa.Table, labels: Sequence[str]) -> dict[str, Step | None]:
+        """Return the steps of a table's columns; those of ``labels`` may be absent."""
         if self.columns is None:
             return {name: _by_type(table.schema.field(name).type) for name in table.column_names}
         for name in self.columns:
-            if name not in table.column_names and name not in self.labels:
+            if name not in table.column_names and name not in labels:
                 near = did_you_mean(name, table.column_names)
-                raise DataError(
-                    f"columns={{{name!r}: ...}}: no such column; {near}there are {listed(name, table.column_names)}"
+                raise WrongColumns(
+                    f"has no column {name!r} for columns={{{name!r}: ...}}; {near}it has "
+                    f"{listed(name, table.column_names)}"
                 )
         return {name: step for name, step in self.columns.items() if name in table.column_names}
 
@@ -213,9 +286,13 @@ def _by_type(kind: pa.DataType) -> Step | None:
         return Number(missing="mean")
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return Date()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind):
+    if _is_text(kind) or pa.types.is_boolean(kind):
         return Category()
     return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, *, strict: bool) -> pa.ChunkedArray:
@@ -230,8 +307,8 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, *, strict: bool) -> pa.Chu
     return pa.chunked_array([pc.if_else(pa.array(~mask), column.combine_chunks(), None)]).cast(kind)
 
 
-def _refuse_missing() -> None:
-    raise DataError("a value is missing; drop the row with on_error='skip', or fill it: missing='mean'")
+def _refuse_missing(remedy: str) -> None:
+    raise DataError(f"a value is missing; {remedy}")
 
 
 def _check(name: str, value: Any, known: Sequence[Any]) -> None:

@@ -6,11 +6,11 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hopfleet.data import manifest
 from hopfleet.data.dataset import open_dataset
-from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder
+from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, why
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.support.files import has_folders, sync
 
@@ -28,8 +28,7 @@ def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> An
             raise DataError(f"{target.url}: is a file; give the path of a folder")
         filled = target.path.is_dir() and any(target.path.iterdir())
     else:
-        files, path = target.filesystem()
-        filled = files.exists(path) and bool(files.ls(path))
+        filled = target.has_entries()
     if not filled:
         return None
     before = _description(target)
@@ -115,8 +114,14 @@ def clear(target: RemoteFolder) -> None:
         if has_folders(files):
             files.makedirs(path, exist_ok=True)
         files.pipe_file(f"{path}/{PREPARING}", b"{}\n")
-    except FileNotFoundError as error:
+    except Exception as error:
+        _refuse(target, error)
+
+
+def _refuse(target: RemoteFolder, error: Exception) -> NoReturn:
+    if isinstance(error, FileNotFoundError):
         raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error
+    raise DataError(f"{target.url}: {why(error, 'written')}") from error
 
 
 def _upload(built: Path, target: RemoteFolder) -> None:
@@ -135,5 +140,5 @@ def _upload(built: Path, target: RemoteFolder) -> None:
                 files.makedirs(f"{path}/{Path(name).parent}", exist_ok=True)
             files.put_file(str(built / name), f"{path}/{name}")
         files.rm_file(f"{path}/{PREPARING}")
-    except FileNotFoundError as error:
-        raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error
+    except Exception as error:
+        _refuse(target, error)

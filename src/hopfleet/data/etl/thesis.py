@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from hopfleet.data.etl.objects import fetch, fetch_all, object_folder
-from hopfleet.data.etl.recipe import Batch, Recipe
+from hopfleet.data.etl.recipe import SPLIT, Batch, Recipe
 from hopfleet.errors import DataError
 
 
@@ -17,7 +17,8 @@ class ETLSpec:
 
     ``is_feature_download`` lists the columns that name objects to fetch, or a bool for each column. Before
     ``row_preprocessor(row, mode, object_dir)`` runs, these objects are in the folder ``object_dir``, and the row has
-    their file names there. It returns the input and the output of the model, which become the columns x and y.
+    their file names there. The mode is the name of the row's split, "test" for new rows, and "train" without a split.
+    The result is the input and the output of the model, which become the columns x and y.
     """
 
     is_feature_download: Sequence[Any] = ()
@@ -37,6 +38,7 @@ class ThesisRecipe(Recipe):
     """The recipe of an ``ETLSpec``."""
 
     arrow = True
+    by_split = True
 
     def __init__(self, spec: Any, mode: str = "train") -> None:
         self.spec = spec
@@ -50,10 +52,13 @@ class ThesisRecipe(Recipe):
         if not self._ready:
             self.spec.initialize_worker()
             self._ready = True
+        modes = [self.mode] * batch.num_rows
+        if SPLIT in batch.column_names:
+            modes, batch = batch.column(SPLIT).to_pylist(), batch.drop_columns(SPLIT)
         columns = self._downloads(batch.column_names)
         for name in columns:
             fetch_all([value for value in batch.column(name).to_pylist() if value is not None])
-        made = [self._row(dict(row), columns) for row in batch.to_pylist()]
+        made = [self._row(row, columns, mode) for row, mode in zip(batch.to_pylist(), modes, strict=True)]
         return {"x": [x for x, _ in made], "y": [y for _, y in made]}
 
     def _downloads(self, names: Sequence[str]) -> list[str]:
@@ -65,12 +70,12 @@ class ThesisRecipe(Recipe):
                 raise DataError(f"is_feature_download: {name!r} is not a column; there are {', '.join(names)}")
         return marked
 
-    def _row(self, row: dict[str, Any], columns: Sequence[str]) -> tuple[Any, Any]:
+    def _row(self, row: dict[str, Any], columns: Sequence[str], mode: str) -> tuple[Any, Any]:
         folder = object_folder()
         for name in columns:
             path = fetch(row[name])
             row[name] = path.name if path.parent == folder else str(path)
-        made = self.spec.row_preprocessor(row, self.mode, str(folder))
+        made = self.spec.row_preprocessor(row, mode, str(folder))
         if not isinstance(made, tuple) or len(made) != 2:
             raise DataError("row_preprocessor must return a pair, the input and the output of the model")
         return made

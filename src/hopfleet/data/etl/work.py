@@ -15,7 +15,7 @@ from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout
-from hopfleet.data.etl.recipe import Prepared, Recipe, plain_batch
+from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
 from hopfleet.data.files import map_cells, write_cells
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
@@ -48,6 +48,7 @@ class Made:
     bounds: tuple[int, ...]  #: split s has the rows ``bounds[s]:bounds[s + 1]``
     failures: tuple[Failure, ...]
     hashes: Array | None = None  #: of each row, if there are several splits
+    size: int = 0  #: bytes of the file
 
     @property
     def rows(self) -> int:
@@ -67,6 +68,8 @@ def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Array | None
     parts = (table.slice(start, BATCH_ROWS) for start in range(0, table.num_rows, BATCH_ROWS))
     try:
         return [recipe.fit(part if recipe.arrow else plain_batch(part, layout)) for part in parts]
+    except WrongColumns as error:
+        raise WrongColumns(f"{chunk.file}: {error}") from None
     except HopfleetError as error:
         raise DataError(f"{chunk.file}, from line {chunk.line} on: {error}") from error
     except Exception as error:
@@ -80,10 +83,12 @@ def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
     return layout.cast(chunk.read(list(layout.types)))
 
 
-def make_chunk(chunk: Chunk, prepared: Prepared, splits: Array | None, count: int, limit: int, path: Path) -> Made:
+def make_chunk(
+    chunk: Chunk, prepared: Prepared, splits: Array | None, names: Sequence[str], limit: int, path: Path
+) -> Made:
     """Prepare the rows of a chunk and write them to ``path``. Raise TooManyFailures if more than ``limit`` fail.
 
-    ``splits`` has the split of each row; there are ``count`` splits.
+    ``splits`` has the split of each row, a place in ``names``.
     """
     targets = np.zeros(chunk.rows, np.int64) if splits is None else splits
     if chunk.dataset is not None:
@@ -91,18 +96,20 @@ def make_chunk(chunk: Chunk, prepared: Prepared, splits: Array | None, count: in
         cells, failures, good = _stored(chunk), list(chunk.failures), np.arange(chunk.rows)
     else:
         whole = read_rows(chunk, prepared.layout)
+        if splits is not None and prepared.recipe.by_split:
+            whole = whole.append_column(SPLIT, pa.array([names[split] for split in splits], pa.string()))
         cells, failures, good = _prepare(chunk, prepared, whole, limit)
     targets = targets[good]
     order = np.argsort(targets, kind="stable")
     taken = cells if splits is None else {name: column.take(order) for name, column in cells.items()}
     columns = {name: Column(name, column.kind, column.dtype, column.shape) for name, column in taken.items()}
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=count))])
-    hashes = None
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=len(names)))])
+    hashes, size = None, 0
     if bounds[-1]:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
-        hashes = row_hashes(taken) if splits is not None else None
-    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes)
+        hashes, size = row_hashes(taken) if splits is not None else None, path.stat().st_size
+    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes, size)
 
 
 def _stored(chunk: Chunk) -> dict[str, Cells]:
@@ -126,10 +133,26 @@ def _prepare(
     good = np.delete(good, _failing(prepared, table, chunk, 0, limit, failures))
     if not len(good):
         return {}, failures, good
+    left = table.take(number_array(good))
     try:
-        return _cells(prepared, table.take(number_array(good))), failures, good
-    except Exception as error:
-        raise DataError(f"{chunk.file}, from line {chunk.line_of(int(good[0]))} on: {_words(error)}") from error
+        return _cells(prepared, left), failures, good
+    except Exception as error:  # each row by itself is good
+        odd = good[_first_odd(prepared, left)]
+        where = Failure(chunk.file, chunk.line_of(int(odd)), "").place
+        raise DataError(f"{where}: does not fit the rows before: {_words(error)}") from error
+
+
+def _first_odd(prepared: Prepared, table: pa.Table) -> int:
+    """Return the first row with which the rows up to it cannot be prepared together, found by halving."""
+    fine, odd = 1, int(table.num_rows)
+    while odd - fine > 1:
+        middle = (fine + odd) // 2
+        try:
+            _cells(prepared, table.slice(0, middle))
+            fine = middle
+        except Exception:
+            odd = middle
+    return odd - 1
 
 
 def _failing(
@@ -139,6 +162,8 @@ def _failing(
     try:
         _cells(prepared, table)
         return []
+    except WrongColumns as error:
+        raise WrongColumns(f"{chunk.file}: {error}") from None
     except Exception as error:
         failed = error
     if table.num_rows == 1:

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from safetensors import deserialize
 from safetensors.numpy import save
 
 from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
+from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.jax.flotilla import InTurn, Stacked
-from hopfleet.frameworks.jax.programs import Hooks, assembled
+from hopfleet.frameworks.jax.programs import Hooks, assembled, statistics
 from hopfleet.frameworks.jax.session import JaxSession, leave_memory
 from hopfleet.support.files import write_atomically
 
@@ -70,14 +72,19 @@ class JaxFramework(Framework):
         session.load(checkpoint)
         return session
 
-    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
-        state = self._loaded(config, checkpoint).live
-        content = save({_name(place): leaf.__array__() for place, leaf in jax.tree.leaves_with_path(state.params)})
+    def export(self, config: Config, checkpoint: Path, path: Path) -> float:
+        session = self._loaded(config, checkpoint)
+        state = session.live.params, statistics(session.graph, session.live.rest)
+        arrays = {_name(place[1:]): leaf.__array__() for place, leaf in jax.tree.leaves_with_path(state)}
 
         def write(place: Path) -> None:
-            place.write_bytes(content)
+            place.write_bytes(save(arrays))
+            found = {name: bytes(each["data"]) for name, each in deserialize(place.read_bytes())}  # type: ignore[no-untyped-call]
+            if found != {name: array.tobytes() for name, array in arrays.items()}:
+                raise CheckpointError(f"{path}: differs from what was written; check that disk, and export again")
 
         write_atomically(path, write, durable=True)
+        return 0.0
 
     def devices(self) -> tuple[str, int]:
         leave_memory()

@@ -256,6 +256,15 @@ def assembled(graph: Any, params: Pytree, rest: Pytree, *, trains: bool) -> Pytr
     return model
 
 
+def statistics(graph: Any, rest: Pytree) -> Pytree:
+    """Return what a Flax NNX module has beside its parameters and random streams, such as the means of batches."""
+    if graph is None:
+        return rest
+    from flax import nnx
+
+    return nnx.filter_state(rest, nnx.Not(nnx.RngState))
+
+
 def _is_module(model: Pytree) -> bool:
     """Whether a model is a Flax NNX module, without importing Flax: a module cannot exist before that."""
     return any(kind.__module__.startswith("flax.nnx") and kind.__name__ == "Module" for kind in type(model).__mro__)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
+
 from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
+from hopfleet.errors import TaskError, describe
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.in_turn import InTurn
 from hopfleet.frameworks.keras import backend
 from hopfleet.frameworks.keras.session import Hooks, KerasSession, Model
+from hopfleet.support.files import write_atomically
 
 
 class KerasFramework(Framework):
@@ -34,8 +40,25 @@ class KerasFramework(Framework):
         session.load(checkpoint)
         return session.model
 
-    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
-        self.model(config, checkpoint).save(path)
+    def export(self, config: Config, checkpoint: Path, path: Path) -> float:
+        return self.convert(self.model(config, checkpoint), "keras", path, keras.Model.get_weights)
+
+    formats = ("keras",)
+
+    def convert(self, model: Model, kind: str, path: Path, call: Callable[[Model], object]) -> float:
+        found: list[float] = []
+
+        def fill(place: Path) -> None:
+            named = place.with_name(f"{place.name}.keras")  # Keras writes and reads no other ending
+            try:
+                model.save(named)
+                found.append(deviation(call(model), call(_read_back(named, model))))
+                named.replace(place)
+            finally:
+                named.unlink(missing_ok=True)
+
+        write_atomically(path, fill, durable=True)
+        return found[0]
 
     @property
     def fusion_blocker(self) -> str:
@@ -55,3 +78,31 @@ class KerasFramework(Framework):
 
     def apply(self, settings: Mapping[str, Any]) -> None:
         backend.make(settings)
+
+
+def _read_back(path: Path, model: Model) -> Model:
+    """Return the model in a file that was just written."""
+    own = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
+    own = {name: kind for name, kind in own.items() if not kind.__module__.startswith("keras.")}
+    try:
+        return keras.models.load_model(path, custom_objects=own, compile=False, safe_mode=False)
+    except Exception as error:
+        raise TaskError(
+            f"Keras cannot read back the model that it wrote ({describe(error)}); decorate your own classes and "
+            "functions with keras.saving.register_keras_serializable(), let get_config() return all arguments of "
+            "__init__(), or use format='bundle', which takes any model"
+        ) from error
+
+
+def deviation(wanted: object, found: object) -> float:
+    """Return the largest difference between nested outputs: infinite for other shapes and values other than numbers."""
+    largest = 0.0
+    for one, other in zip(*(map(np.asarray, keras.tree.flatten(each)) for each in (wanted, found)), strict=True):
+        if one.shape != other.shape:
+            return math.inf
+        if one.dtype.kind in "fc":
+            gaps = np.abs(one - other)[~(np.isnan(one) & np.isnan(other))]
+            largest = max(largest, float(np.nan_to_num(gaps, nan=math.inf).max(initial=0.0)))
+        elif (one != other).any():
+            return math.inf
+    return largest

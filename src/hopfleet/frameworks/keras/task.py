@@ -8,7 +8,7 @@ from typing import Any
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches
-from hopfleet.frameworks.example import ExampleTask, example_of
+from hopfleet.frameworks.example import ExampleTask, example_of, inputs_of
 
 try:
     import keras  # noqa: F401
@@ -48,6 +48,11 @@ class KerasTask(ExampleTask):
         if found is None:
             raise TaskError("the unit has no batches: the partition is empty, or smaller than a batch with drop_last")
         return found
+
+    def predict(self, model: Model, batch: Batch) -> Any:
+        """Return a trained model's outputs for a batch, whose targets may be absent; several are in a dict."""
+        made = model.predict_on_batch(inputs_of(self, batch))
+        return {f"output_{number}": each for number, each in enumerate(made)} if isinstance(made, list) else made
 
     @property
     def framework(self) -> KerasFramework:

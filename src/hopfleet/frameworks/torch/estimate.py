@@ -17,22 +17,22 @@ from hopfleet.frameworks.base import Batches
 from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.torch._compat import OpOverload, TorchDispatchMode, in_backward, tree_leaves
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.sparse import REMEDY, sparse_module
 
 
 def estimate(session: TorchSession, batches: Batches) -> ResourceEstimate:
     """Train on some batches and count."""
+    if found := sparse_module(session.model):
+        raise UsageError(f"{found}: {REMEDY}")
     counter = OperationCounter()
     with counter:
         session.train(batches, last=False)
-    if not counter.total:
-        raise UsageError(
-            "training took no operations that PyTorch can count: plans need matrix products or convolutions"
-        )
+    operations = counter.total or counter.elements
     trained = [parameter for parameter in session.model.parameters() if parameter.requires_grad]
     return ResourceEstimate(
         sum(parameter.numel() * parameter.element_size() for parameter in trained),
-        counter.total / batches.rows,
-        counter.longest / counter.forward,
+        operations / batches.rows,
+        counter.longest / counter.forward if counter.forward else 1.0,
     )
 
 
@@ -44,6 +44,8 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         #: Operations, all and those of forward passes.
         self.total = 0.0
         self.forward = 0.0
+        #: Numbers that all calls made: what to go by if none of them has a formula, as in a factorization.
+        self.elements = 0
         self._longest = 0.0
         self._earlier = 0.0
         #: Operations on the longest path to each tensor of the present forward pass.
@@ -65,6 +67,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         formula: Callable[..., int] | None = flop_registry.get(func._overloadpacket)
         flops = float(formula(*args, **(kwargs or {}), out_val=out)) if formula else 0.0
         self.total += flops
+        self.elements += sum(each.numel() for each in tree_leaves(out) if isinstance(each, torch.Tensor))
         if in_backward():
             self._end_pass()
             return out

@@ -94,8 +94,10 @@ class _Filler:
         self._costs = np.array(cluster.seconds_per_byte)
         self._alone = np.array([max(0, assignment.room(node, server=False)) for node in cluster.nodes])
         self._beside = np.array([assignment.room(node, server=True) for node in cluster.nodes])
-        self._rows = assignment.worker.gpus * model.batch
-        self._seconds = step_seconds(cluster, model, assignment)
+        counts = [workers * assignment.worker.gpus for workers in range(1, int(self._alone.sum()) + 1)]
+        #: Rows and seconds of a step with 1, 2, 3 ... workers.
+        self._rows = np.array([model.step_rows(gpus) for gpus in counts])
+        self._seconds = np.array([step_seconds(cluster, model, assignment.worker, gpus) for gpus in counts])
         self._bytes = 2 * model.parameters
 
     def houses(self, node: int) -> bool:
@@ -121,7 +123,8 @@ class _Filler:
             return 0.0, (0,) * len(room)
         counts = room[order]
         busiest = np.maximum(downloads[order], (costs[:, order] * counts).cumsum(1).max(0))
-        speeds = counts.cumsum() * self._rows / (self._seconds + self._bytes / len(at) * busiest)
+        total = counts.cumsum() - 1
+        speeds = self._rows[total] / (self._seconds[total] + self._bytes / len(at) * busiest)
         last = int(speeds.argmax())
         workers = np.zeros_like(room)
         workers[order[: last + 1]] = counts[: last + 1]

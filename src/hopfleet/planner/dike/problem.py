@@ -47,7 +47,10 @@ class Cluster:
                     f"{node.disk:g} of disk: it needs at least one CPU, memory and disk; leave the node out"
                 )
         if not any(node.gpus for node in self.nodes):
-            raise UsageError("no node of the cluster has a GPU: workers need one each")
+            raise UsageError(
+                "no node of the cluster has a free GPU, and workers need one each: add a node that has, or train on "
+                "CPUs, with device='cpu'"
+            )
         if [len(row) for row in self.seconds_per_byte] != [count] * count:
             raise UsageError(f"seconds_per_byte: must have {count} rows and {count} columns, one for each node")
         for source, row in zip(self.nodes, self.seconds_per_byte, strict=True):
@@ -79,6 +82,8 @@ class Model:
     batch_memory: float = 0.0
     #: Bytes of the data set that each worker keeps on its node's disk.
     data: float = 0.0
+    #: Whether all GPUs share one batch, which the first worker prepares; otherwise each has a batch of its own.
+    split: bool = False
 
     def __post_init__(self) -> None:
         for name in ("parameters", "flops", "batch"):
@@ -93,6 +98,18 @@ class Model:
     def batch_seconds(self, gpu_flops: float) -> float:
         """Return the seconds of a batch on a GPU."""
         return self.batch * self.flops * self.longest / gpu_flops
+
+    def step_rows(self, gpus: int) -> int:
+        """Return the rows of a step on a number of GPUs."""
+        return self.batch if self.split else gpus * self.batch
+
+    def computing_seconds(self, gpu_flops: float, gpus: int) -> float:
+        """Return the seconds for which each of a number of GPUs computes in a step."""
+        return self.batch_seconds(gpu_flops) / (gpus if self.split else 1)
+
+    def preparing_seconds(self, worker: Need) -> float:
+        """Return the seconds for which a worker prepares rows in a step."""
+        return self.batch * (1 if self.split else worker.gpus) * self.prepare_seconds / worker.cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +168,16 @@ def rows_per_second(cluster: Cluster, model: Model, assignment: Assignment, plac
     used = [(node, count) for node, count in enumerate(placement.workers) if count]
     download = max((sum(costs[server][node] for server in placement.servers) for node, _ in used), default=0.0)
     upload = max(sum(count * costs[server][node] for node, count in used) for server in placement.servers)
-    workers = sum(placement.workers)
-    return (
-        workers
-        * assignment.worker.gpus
-        * model.batch
-        / (step_seconds(cluster, model, assignment) + 2 * share * max(download, upload))
-    )
+    gpus = sum(placement.workers) * assignment.worker.gpus
+    if not gpus:
+        return 0.0
+    seconds = step_seconds(cluster, model, assignment.worker, gpus) + 2 * share * max(download, upload)
+    return model.step_rows(gpus) / seconds
 
 
-def step_seconds(cluster: Cluster, model: Model, assignment: Assignment) -> float:
-    """Return the seconds of a step without transfers."""
-    worker = assignment.worker
-    prepare = model.batch * worker.gpus * model.prepare_seconds / worker.cpus
-    return max(model.batch_seconds(cluster.gpu_flops), prepare)
+def step_seconds(cluster: Cluster, model: Model, worker: Need, gpus: int) -> float:
+    """Return the seconds of a step on a number of GPUs, without transfers."""
+    return max(model.computing_seconds(cluster.gpu_flops, gpus), model.preparing_seconds(worker))
 
 
 def check(cluster: Cluster, assignment: Assignment, placement: Placement) -> None:

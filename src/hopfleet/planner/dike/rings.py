@@ -36,13 +36,16 @@ def rings(cluster: Cluster, model: Model) -> list[Ring]:
     assignment = Assignment(0, Need(0, 0, 0.0), worker)
     rooms = [assignment.room(node, server=False) for node in cluster.nodes]
     able = [at for at, room in enumerate(rooms) if room > 0]
-    computing = step_seconds(cluster, model, assignment)
     best: dict[int, Ring] = {}
-    for order in _all_orders(able) if len(able) <= FEW else _near_orders(cluster, able):
-        workers = tuple(rooms[at] for at in order)
+    orders = _all_orders(able) if len(able) <= FEW else _near_orders(cluster, able)
+    most = max(rooms)
+    # As many workers on each node as it has room for, or at most 1, 2, 4 ...
+    limits = [most, *(2**power for power in range(most.bit_length()) if 2**power < most)]
+    for order, limit in itertools.product(orders, limits):
+        workers = tuple(min(rooms[at], limit) for at in order)
         count = sum(workers)
         transfer = 2 * (count - 1) / count * model.parameters * _slowest(cluster, order, workers)
-        speed = count * model.batch / (computing + transfer)
+        speed = model.step_rows(count) / (step_seconds(cluster, model, worker, count) + transfer)
         if len(order) not in best or speed > best[len(order)].rows_per_second:
             best[len(order)] = Ring(order, workers, worker, speed)
     return sorted(best.values(), key=lambda ring: -ring.rows_per_second)

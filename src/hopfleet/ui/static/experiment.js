@@ -68,7 +68,7 @@ function Header({ feed }) {
     </div>
     <${Bar} fraction=${header.fraction} label="Progress of the experiment" />
     <${Facts} facts=${[
-      ["units", header.units],
+      ["units", header.units.replace(" units", "")],
       ["progress", percent(header.fraction)],
       running && header.remaining ? ["remaining", header.remaining.replace(/^eta /, "")] : null,
       ["time", html`<${Clock} header=${header} running=${running && !header.held} />`],

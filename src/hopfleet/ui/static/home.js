@@ -75,7 +75,7 @@ function Side({ name, onReady }) {
       ["best", best ? `${number(header.value)} (${best.id})` : "none"],
       ["metric", `${header.metric} (${header.mode})`],
       ["trials", String(feed.trials.size)],
-      ["units", header.units],
+      ["units", header.units.replace(" units", "")],
       ["time", header.elapsed_text],
       ["utilisation", percent(header.utilisation)],
       ["search", short(feed.definition.search?.search ?? "", 30)],

@@ -34,15 +34,17 @@ SERVED = "ps"
 def find(name: str) -> Callable[..., Strategy]:
     """Return what makes a strategy of that name. Raise UsageError for an unknown name.
 
-    ``"ps/2"`` stands for parameter servers on two of the members.
+    ``"ps/2"`` stands for parameter servers on two of the members, ``"ps/2+1"`` for one more that only serves.
     """
     base, slash, servers = name.partition("/")
     if base == SERVED and slash:
-        if not servers.isdecimal() or int(servers) < 1:
+        counts = [int(count) for count in servers.split("+") if count.isdecimal()]
+        if len(counts) != servers.count("+") + 1 or len(counts) > 2 or not any(counts):
             raise UsageError(
-                f"parallelism={name!r}: after the slash must come a number of servers, at least 1, as in 'ps/1:4'"
+                f"parallelism={name!r}: after the slash must come a number of servers, at least 1, as in 'ps/1:4', or "
+                "the numbers of those that train and of those that only serve, as in 'ps/0+1:4'"
             )
-        return functools.partial(find(base), servers=int(servers))
+        return functools.partial(find(base), *counts)
     found: object = registry.find("strategy", name, STRATEGIES, argument="parallelism")
     if isinstance(found, tuple):
         module, kind = found

@@ -27,7 +27,7 @@ class Ddp(Strategy):
     on_host = False
     lockstep = False
     spans_nodes = True
-    unsupported = ()
+    unsupported = ("sparse",)
 
     def spread(self, trial: SpreadTrial) -> None:
         warn_of_batch_norm(trial)

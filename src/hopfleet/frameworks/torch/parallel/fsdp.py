@@ -20,6 +20,7 @@ class Fsdp(Strategy):
     """FSDP2: ``fully_shard`` for each block and for the rest of the model."""
 
     spans_nodes = True
+    unsupported = (*Strategy.unsupported, "sparse")
 
     def spread(self, trial: SpreadTrial) -> None:
         warn_of_batch_norm(trial)

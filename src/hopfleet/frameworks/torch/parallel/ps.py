@@ -1,21 +1,23 @@
-"""Parameter servers: every member computes gradients; all or some serve parts of the weights, which they alone update.
+"""Parameter servers: members compute gradients; all or some serve parts of the weights, which they alone update.
 
 For each update, a member sends the gradients of every parameter to the member that serves it, and gets the new weights
 back. Only the server of a parameter has the optimizer's state for it. Updates are synchronous: a server waits for the
-gradients of all members, and adds them up.
+gradients of all members, and adds them up. Members that only serve have no share of any batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import distributed
 
+from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import checkpoint
 from hopfleet.frameworks.torch.parallel.ddp import warn_of_batch_norm
-from hopfleet.frameworks.torch.parallel.strategy import SpreadTrial, Strategy, TeamSteps
+from hopfleet.frameworks.torch.parallel.strategy import Share, SpreadTrial, Strategy, TeamSteps
 from hopfleet.frameworks.torch.parallel.wire import Value, moved
+from hopfleet.frameworks.torch.steps import rows_of
 
 Parameters = list[torch.nn.Parameter]
 
@@ -24,6 +26,15 @@ class _Steps(TeamSteps):
     def __init__(self, trial: SpreadTrial, served: list[Parameters]) -> None:
         super().__init__(trial)
         self._served, self._rank = served, trial.team.rank
+
+    def _backward(self, batch: Batch, *, clear: bool = True) -> torch.Tensor:
+        if batch:
+            return super()._backward(batch, clear=clear)
+        # This member only serves: it has no gradients to add, and no loss.
+        if clear and not self.waiting:
+            self._clear_gradients()
+        self.waiting += 1
+        return torch.zeros((), device=self._trial.device)
 
     def update(self) -> None:
         for server, parameters in enumerate(self._served):
@@ -62,22 +73,37 @@ class _Steps(TeamSteps):
 
 
 class Ps(Strategy):
-    """Synchronous parameter servers, one on each member or, with a number of ``servers``, on the first ones."""
+    """Synchronous parameter servers, one on each member or, with a number of ``servers``, on the first ones.
+
+    The last members, if there are any that ``only_serve``, are further servers.
+    """
 
     on_host = False
     lockstep = False
     spans_nodes = True
+    unsupported = (*Strategy.unsupported, "sparse")
 
-    def __init__(self, servers: int = 0) -> None:
-        self._servers = servers
-        self.fewest = max(Strategy.fewest, servers)
+    def __init__(self, servers: int = 0, only_serve: int = 0) -> None:
+        self._servers, self._only_serve = servers, only_serve
+        self.fewest = max(Strategy.fewest, max(1, servers) + only_serve)
 
     def spread(self, trial: SpreadTrial) -> None:
         warn_of_batch_norm(trial)
-        size = trial.team.size
-        served = _divided([p for p in trial.model.parameters() if p.requires_grad], self._servers or size)
-        self._served = served + [[] for _ in range(size - len(served))]
+        size, first = trial.team.size, self._servers
+        if not first and not self._only_serve:
+            first = size
+        parts = _divided([p for p in trial.model.parameters() if p.requires_grad], first + self._only_serve)
+        self._served = [*parts[:first], *([] for _ in range(size - len(parts))), *parts[first:]]
         self._forget_others(trial)
+
+    def deal(self, batches: Iterable[Batch], size: int) -> Iterator[Sequence[Share | None]]:
+        for batch in batches:
+            idle = Share({}, rows_of(batch), 0.0)
+            yield [*self.shares(batch, size - self._only_serve), *[idle] * self._only_serve]
+
+    def rounds(self, batches: Iterable[Batch], size: int) -> Iterator[list[Share | None]]:
+        for dealt in super().rounds(batches, size - self._only_serve):
+            yield [*dealt, *[None] * self._only_serve]
 
     def steps(self, trial: SpreadTrial) -> TeamSteps:
         return _Steps(trial, self._served)

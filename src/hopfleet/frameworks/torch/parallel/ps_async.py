@@ -130,6 +130,7 @@ class PsAsync(Strategy):
     lockstep = False
     spans_nodes = True
     repeatable = False
+    unsupported = (*Strategy.unsupported, "sparse")
     splits_batches = False
 
     def check(self, trial: SpreadTrial) -> None:

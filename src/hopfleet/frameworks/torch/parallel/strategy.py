@@ -20,6 +20,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import checkpoint
 from hopfleet.frameworks.torch.parallel import blocks
+from hopfleet.frameworks.torch.sparse import REMEDY, sparse_module
 from hopfleet.frameworks.torch.steps import Steps, rows_of
 from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
 
@@ -102,7 +103,7 @@ class Strategy(ABC):
     repeatable = True
     #: Whether members train on shares of each batch, so that the loss must be a mean over rows.
     splits_batches = True
-    #: Options of tasks that the strategy cannot respect.
+    #: Options of tasks and models that the strategy cannot respect.
     unsupported: tuple[str, ...] = ("compile", "fp16")
 
     def check(self, trial: SpreadTrial) -> None:
@@ -115,6 +116,9 @@ class Strategy(ABC):
                 f"precision='fp16' or a GradScaler: {name} cannot scale gradients that lie on several devices; use "
                 "'bf16'"
             )
+
+        if "sparse" in self.unsupported and (found := sparse_module(trial.model)):
+            raise TaskError(f"{found}: {REMEDY}")
 
     @abstractmethod
     def spread(self, trial: SpreadTrial) -> None:

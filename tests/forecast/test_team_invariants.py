@@ -1,0 +1,107 @@
+"""The four invariants with teams in place of workers: any nodes, any division into teams, switches and losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopfleet.backends.simulated import Failure, Simulated
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import FormTeams, Message, RunStarted, RunUnit, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.forecast import scenario as scenarios
+from hopfleet.forecast.scenario import Scenario, SimulatedNode
+from hopfleet.monitor.history import History
+from hopfleet.runtime.driver import Driver, Effects
+from hopfleet.scheduler.invariants import validate, validate_history
+
+DIVISIONS = [(1,), (2,), (1, 1), (3,), (2, 1), (1, 1, 1), (4,), (3, 1), (2, 2), (2, 1, 1), (1, 1, 1, 1)]
+rates = st.lists(st.floats(50, 500), min_size=1, max_size=7)
+losses = st.lists(st.tuples(st.floats(0, 40), st.integers(1, 8), st.floats(0, 10)), max_size=3)
+policies = st.sampled_from(["auto", "longest-remaining", "match-reserve", "random"])
+
+
+class Journal:
+    """Takes the place of ``drive``: the same loop, with the schedule checked after every step and the messages kept."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def drive(
+        self, controller: Controller, backend: Simulated, history: History, first: RunStarted, effects: Effects
+    ) -> tuple[float, int]:
+        driver = Driver(controller, backend, [history], effects=effects)
+        for events in driver.moments([first]):
+            messages = driver.decide(events)
+            validate(controller.schedule)
+            self.messages += messages
+            driver.follow(messages)
+        assert controller.finished
+        return 0.0, 1
+
+    def check(self, scenario: Scenario) -> None:
+        validate_history(self.messages, scenario.partitions)
+        trained = [each for each in self.messages if isinstance(each, UnitFinished) and each.unit.trains]
+        assert len(trained) >= len(scenario.rates) * scenario.epochs * scenario.partitions
+        devices: dict[str, int] = {}
+        for message in self.messages:
+            if isinstance(message, WorkerJoined):
+                devices[message.worker] = len(message.placement.devices)
+                assert sum(devices.values()) <= sum(node.devices for node in scenario.nodes), "a device has two teams"
+            elif isinstance(message, WorkerLost):
+                del devices[message.worker]
+            elif isinstance(message, RunUnit):
+                assert message.worker in devices, "a unit starts on a team that is complete"
+
+
+def simulated(scenario: Scenario, policy: str, lost: list[tuple[float, int, float]], **options: Any) -> Journal:
+    journal, workers = Journal(), len(scenario.workers)
+    failures = [Failure(when, f"w{1 + number % workers}", when + pause) for when, number, pause in lost]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scenarios, "drive", journal.drive)
+        scenario.simulate(policy, failures=failures, **options)
+    return journal
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(DIVISIONS), min_size=1, max_size=4), rates, losses, policies, st.booleans())
+def test_nodes_with_partitions_of_their_own(
+    layout: list[tuple[int, ...]],
+    rates: list[float],
+    lost: list[tuple[float, int, float]],
+    policy: str,
+    noisy: bool,
+) -> None:
+    nodes = tuple(SimulatedNode(f"n{number}", sum(teams), teams=teams) for number, teams in enumerate(layout))
+    options = {"scaling": (1.0, 1.9), "switch": False, "sharded": True, "fuse": False}
+    scenario = Scenario(nodes, tuple(rates), 1000, len(nodes), 2, **options)  # type: ignore[arg-type]
+    journal = simulated(scenario, policy, lost, noise=0.3 if noisy else 0.0)
+    journal.check(scenario)
+    where = {message.worker: message.partitions for message in journal.messages if isinstance(message, WorkerJoined)}
+    for message in journal.messages:
+        if isinstance(message, RunUnit):
+            assert where[message.worker] == (message.unit.partition,), "each node reads its own partition"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 8), rates, st.integers(1, 4), losses, policies, st.booleans())
+def test_devices_that_join_as_teams(
+    devices: int,
+    rates: list[float],
+    partitions: int,
+    lost: list[tuple[float, int, float]],
+    policy: str,
+    fuse: bool,
+) -> None:
+    node = SimulatedNode("a", devices)
+    scenario = Scenario((node,), tuple(rates), 1000, partitions, 4, scaling=(1.0, 1.9), form=0.5, fuse=fuse)
+    simulated(scenario, policy, lost).check(scenario)
+
+
+def test_the_switch_is_among_them() -> None:
+    """The property above would hold as well if no team ever formed."""
+    scenario = Scenario((SimulatedNode("a", 8),), (100.0,) * 3, 8000, 4, 4, scaling=(1.0, 1.9))
+    formed = [each for each in simulated(scenario, "auto", []).messages if isinstance(each, FormTeams)]
+    assert [shape.devices for shape in formed[0].shapes] == [3, 3, 2]
