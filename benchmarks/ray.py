@@ -18,7 +18,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -113,8 +113,8 @@ def _units(quick: bool) -> Iterator[Row]:
 class _FirstNode(Discovery):
     """A backend that places all workers on one node."""
 
-    def choose(self, workers: int, needs: WorkerNeeds) -> tuple[list[Node], list[Place]]:
-        nodes, chosen = super().choose(workers, needs)
+    def choose(self, workers: int, teams: Sequence[WorkerNeeds]) -> tuple[list[Node], list[tuple[WorkerNeeds, Place]]]:
+        nodes, chosen = super().choose(workers, teams)
         return nodes, [chosen[0]] * workers
 
 

@@ -9,10 +9,12 @@ import pytest
 from hopfleet.backends.ray import discovery as discovery
 from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.placement import Node, WorkerNeeds
+from hopfleet.domain.placement import TeamShape
 from hopfleet.errors import WorkersLost
 
 A = Node("a", "10.0.0.1", cpus=4, free_cpus=4)
 B = Node("b", "10.0.0.2", cpus=2, free_cpus=2)
+ONE, PAIR = WorkerNeeds(device="cpu"), WorkerNeeds(device="cpu", shape=TeamShape("ddp", 2), spans=True)
 FULL = Node("f", "10.0.0.3", cpus=2)
 
 
@@ -27,17 +29,17 @@ def begun(monkeypatch: pytest.MonkeyPatch, *, elastic: bool = True, autoscale: b
     """One that has begun with node ``a``."""
     monkeypatch.setattr(discovery.cluster, "living", lambda: [A])
     made = Discovery(elastic=elastic, autoscale=autoscale, outage=60.0)
-    assert made.choose(2, WorkerNeeds(device="cpu")) == ([A], [("a",), ("a",)])
+    assert made.choose(2, [ONE]) == ([A], [(ONE, ("a",)), (ONE, ("a",))])
     return made
 
 
 def test_who_joins_is_used_to_the_full_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = begun(monkeypatch)
     made._seen = [A, B, FULL]
-    assert made.newcomers({"a"}, 0) == [(B, 2)]
-    assert made.newcomers({"a"}, 0) == [], "it is told once"
+    assert made.newcomers({"a"}, []) == [(B, [ONE] * 2)]
+    assert made.newcomers({"a"}, []) == [], "it is told once"
     made._seen = [A, B]
-    assert made.newcomers({"a"}, 0) == [], "it is known, and was left"
+    assert made.newcomers({"a"}, []) == [], "it is known, and was left"
 
 
 @pytest.mark.parametrize(("elastic", "autoscale"), [(False, False), (True, True)])
@@ -46,19 +48,34 @@ def test_who_is_not_wanted_is_used_for_those_who_wait(
 ) -> None:
     made = begun(monkeypatch, elastic=elastic, autoscale=autoscale)
     made._seen = [A, B]
-    assert made.newcomers({}, 0) == []
+    assert made.newcomers({}, []) == []
     made._seen = [A, B]
-    assert made.newcomers({}, 5) == [(A, 4), (B, 1)]
+    assert made.newcomers({}, [ONE] * 5) == [(A, [ONE] * 4), (B, [ONE])]
+
+
+def test_a_node_takes_the_teams_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery.cluster, "living", lambda: [A])
+    made = Discovery(elastic=True, autoscale=False, outage=60.0)
+    assert made.choose(3, [ONE, PAIR]) == ([A], [(ONE, ("a",)), (PAIR, ("a", "a")), (ONE, ("a",))])
+    made._seen = [B]
+    assert made.newcomers({"a"}, []) == [(B, [ONE, ONE])], "the workers take turns, where they fit"
+    made = Discovery(elastic=False, autoscale=False, outage=60.0)
+    made.choose(3, [ONE, PAIR])
+    made._seen = [B, Node("c", "10.0.0.4", cpus=1, free_cpus=1)]
+    waiting = made.newcomers({"a"}, [PAIR, PAIR, ONE])
+    assert [(node.id, starts) for node, starts in waiting] == [("b", [PAIR]), ("c", [ONE])]
+    made._seen = [Node("d", "10.0.0.5", cpus=1, free_cpus=1)]
+    assert [starts for _, starts in made.newcomers({"a"}, [PAIR])] == [[]], "it has room for a member"
 
 
 def test_who_was_lost_is_used_again_after_a_while(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     made = begun(monkeypatch)
     made.lose("a")
     made._seen = [A]
-    assert made.newcomers({}, 1) == []
+    assert made.newcomers({}, [ONE]) == []
     clock[0] += discovery.RETURN_SECONDS + 1
     made._seen = [A]
-    assert made.newcomers({}, 0) == [(A, 4)]
+    assert made.newcomers({}, []) == [(A, [ONE] * 4)]
 
 
 def test_who_is_of_no_use_is_never_used(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
@@ -66,7 +83,7 @@ def test_who_is_of_no_use_is_never_used(monkeypatch: pytest.MonkeyPatch, clock: 
     made.shun("b")
     clock[0] += 1e9
     made._seen = [B]
-    assert made.newcomers({"a"}, 1) == []
+    assert made.newcomers({"a"}, [ONE]) == []
 
 
 @pytest.mark.parametrize(("autoscale", "seconds"), [(False, 60), (True, 900)])
@@ -85,7 +102,7 @@ def test_a_node_that_comes_after_the_last_ends_the_wait(monkeypatch: pytest.Monk
     made = begun(monkeypatch, autoscale=True)
     made.lose_last("the last node is lost: a, its raylet is gone")
     made._seen = [B]
-    assert made.newcomers({}, 1) == [(B, 1)]
+    assert made.newcomers({}, [ONE]) == [(B, [ONE])]
     clock[0] += discovery.GROW_SECONDS + 1
     assert made.check_wait() == ""
 

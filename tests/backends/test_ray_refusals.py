@@ -17,13 +17,16 @@ from hopfleet.backends.ray.placement import (
     Node,
     WorkerNeeds,
     choose_nodes,
+    how_many,
     one_of_each,
     place_partitions,
+    places_on,
     powers,
     share,
     spread,
     why_unready,
 )
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import MissingExtra, UsageError
 
 ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
@@ -104,49 +107,90 @@ def needs(device: str = "cpu", threads: int = 1, **share: Any) -> WorkerNeeds:
     return WorkerNeeds(device=device, threads=threads, **share)
 
 
+def team(size: int, strategy: str = "ddp") -> TeamShape:
+    return TeamShape(strategy, size)
+
+
 def test_workers_are_spread_over_nodes() -> None:
-    assert choose_nodes([A, B], 2, needs()) == [("a",), ("b",)]
-    assert sorted(choose_nodes([A, B], 7, needs())) == [("a",)] * 4 + [("b",)] * 3
-    assert sorted(choose_nodes([A, GPU], 6, needs("auto"))) == [("a",)] * 4 + [("g",)] * 2
-    assert choose_nodes([A, GPU], 2, needs("cuda")) == [("g",), ("g",)]
+    assert choose_nodes([A, B], [needs()] * 2) == [("a",), ("b",)]
+    assert sorted(choose_nodes([A, B], [needs()] * 7)) == [("a",)] * 4 + [("b",)] * 3
+    assert sorted(choose_nodes([A, GPU], [needs("auto")] * 6)) == [("a",)] * 4 + [("g",)] * 2
+    assert choose_nodes([A, GPU], [needs("cuda")] * 2) == [("g",), ("g",)]
     assert spread({"a": 1, "b": 0}, 3) == ["a"]
 
 
 def test_places_of_teams() -> None:
-    pair, apart = needs(size=2), needs(size=3, spans=True)
-    assert sorted(choose_nodes([A, B], 3, pair)) == [("a", "a"), ("a", "a"), ("b", "b")]
-    assert choose_nodes([A, B], 2, apart) == [("a", "a", "a"), ("b", "b", "b")]
-    assert choose_nodes([B, C, D], 2, needs(size=4, spans=True)) == [("b", "b", "b", "c"), ("c", "c", "d", "d")]
-    assert choose_nodes([A, GPU], 1, needs("cuda", size=2)) == [("g", "g")]
+    pair, apart = needs(shape=team(2)), needs(shape=team(3), spans=True)
+    assert sorted(choose_nodes([A, B], [pair] * 3)) == [("a", "a"), ("a", "a"), ("b", "b")]
+    assert choose_nodes([A, B], [apart] * 2) == [("a", "a", "a"), ("b", "b", "b")]
+    four = needs(shape=team(4), spans=True)
+    assert choose_nodes([B, C, D], [four] * 2) == [("b", "b", "b", "c"), ("c", "c", "d", "d")]
+    assert choose_nodes([A, GPU], [needs("cuda", shape=team(2))]) == [("g", "g")]
     with pytest.raises(UsageError, match=r"only 0 fit, at 1 CPU for each of 5 members each .* fit on one node; use"):
-        choose_nodes([A, B], 1, needs(size=5))
+        choose_nodes([A, B], [needs(shape=team(5))])
     with pytest.raises(UsageError, match="only 1 fit"):  # a team has one kind of device
-        choose_nodes([A, GPU], 2, needs("auto", size=3, spans=True))
+        choose_nodes([A, GPU], [needs("auto", shape=team(3), spans=True)] * 2)
+
+
+def test_workers_of_several_shapes_share_the_nodes() -> None:
+    single, pair, three = needs(), needs(shape=team(2, "pipeline")), needs(shape=team(3), spans=True)
+    # Large teams come first, so that small ones take what is left.
+    assert choose_nodes([A, D], [single, pair, three]) == [("a",), ("d", "d"), ("a", "a", "a")]
+    assert places_on([D], [single, three, pair]) == [(), (), ("d", "d")]
+    assert places_on([D], []) == []
+    assert [how_many(nodes, [single, pair]) for nodes in ([D], [A], [A, B, C], [])] == [1, 2, 6, 0]
+    assert how_many([replace(C, id=name) for name in "xyz"], [pair]) == 3, "a node of three has room for one pair"
+    assert how_many([C, D], [three]) == 1
+    with pytest.raises(UsageError) as refused:
+        choose_nodes([C], [single, pair, pair])
+    assert "workers=3: only 2 fit, at 1 CPU or 1 CPU for each of 2 members each" in str(refused.value)
+    assert "a team with 'pipeline' must fit on one node;" in str(refused.value)
+
+
+def test_members_are_apart_if_the_network_is_to_be_measured() -> None:
+    pair = needs(shape=team(2), spans=True, apart=True)
+    assert choose_nodes([A, D], [pair]) == [("a", "d")]
+    assert choose_nodes([A], [pair]) == [("a", "a")]
+    assert choose_nodes([A, D], [replace(pair, spans=False)]) in ([("a", "a")], [("d", "d")])
+
+
+def test_a_team_that_lost_members_is_smaller() -> None:
+    three = needs(shape=team(3), spans=True)
+    assert [three.reduced(size).shape for size in (2, 1, 0)] == [team(2), SINGLE, SINGLE]
+
+
+def test_where_no_team_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hop.Ray, "_connect", lambda backend: None)
+    monkeypatch.setattr("hopfleet.backends.ray.cluster.living", lambda: [A, GPU])
+    assert hop.Ray().teams_blocker("cpu", 1) == hop.Ray().teams_blocker("cuda", 1) == ""
+    assert "devices of different kinds" in hop.Ray().teams_blocker("auto", 1)
+    assert "autoscale=True" in hop.Ray(autoscale=True).teams_blocker("cpu", 1)
+    assert hop.Ray().offer("cpu", 2, [SINGLE, team(2)], spanning={"ddp"})[0] == 4, "of twelve CPUs, at two each"
 
 
 def test_a_plan_names_the_nodes_of_members() -> None:
-    planned = needs(size=3, spans=True, members=(B.name, A.name, B.name))
+    planned = needs(shape=team(3), spans=True, members=(B.name, A.name, B.name))
     assert [planned.room(node) for node in (A, B, C)] == [1, 2, 0]
-    assert choose_nodes([A, B, C], 1, planned) == [("b", "a", "b")]
+    assert choose_nodes([A, B, C], [planned]) == [("b", "a", "b")]
     assert planned.among([A, B, C]) is planned
     assert planned.among([A, C]).members == (), "a node of the plan is gone"
 
 
 def test_workers_are_packed_on_few_nodes() -> None:
-    assert choose_nodes([B, A], 3, needs(), pack=True) == [("a",)] * 3
-    assert choose_nodes([B, A], 6, needs(), pack=True) == [("a",)] * 4 + [("b",)] * 2
+    assert choose_nodes([B, A], [needs()] * 3, pack=True) == [("a",)] * 3
+    assert choose_nodes([B, A], [needs()] * 6, pack=True) == [("a",)] * 4 + [("b",)] * 2
 
 
 def test_what_is_missing_where() -> None:
     with pytest.raises(UsageError) as refused:
-        choose_nodes([A, B], 4, needs(threads=2))
+        choose_nodes([A, B], [needs(threads=2)] * 4)
     assert str(refused.value) == (
         "workers=4: only 3 fit, at 2 CPUs each (10.0.0.1 (a): 4 of 4 CPUs free, room for 2; "
         "10.0.0.2 (b): 3.5 of 8 CPUs free, room for 1); use fewer workers, or add nodes (Ray's autoscaler does so for "
         "hop.Ray(autoscale=True))"
     )
     with pytest.raises(UsageError, match=r"only 2 fit, at 1 GPU each .*8 of 8 CPUs, 2 of 2 GPUs free, room for 2"):
-        choose_nodes([A, GPU], 3, needs("cuda"))
+        choose_nodes([A, GPU], [needs("cuda")] * 3)
 
 
 def test_shares_of_nodes() -> None:

@@ -11,7 +11,7 @@ from hopfleet.backends.ray import discovery, lifecycle, nodes
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.cluster import RECONNECT, Verdict
 from hopfleet.backends.ray.nodes import NodeHandle
-from hopfleet.backends.ray.placement import Node
+from hopfleet.backends.ray.placement import Node, WorkerNeeds
 from hopfleet.errors import WorkersLost
 
 HERE = "10.0.0.9"
@@ -38,6 +38,7 @@ class Run(Ray):
         self.clock = clock
         self._looked = clock[0]
         self._here = HERE
+        self._teams = [WorkerNeeds(device="cpu")]
         self._head = Silent("10.0.0.1", clock[0])  # type: ignore[assignment]
         for number in range(hosts):
             node = Node(f"n{number}", f"10.0.1.{number}", cpus=1)
@@ -144,6 +145,6 @@ def test_the_run_ends_before_ray_ends_the_process(clock: list[float], monkeypatc
 def test_with_an_autoscaler_a_lost_node_is_not_left_as_well(clock: list[float]) -> None:
     run = Run(clock, 2, autoscale=True)
     run._nodes["n1"].raylet.verdict = Verdict.GONE
-    run._pending.add(lifecycle.PendingWorker(place=("n0",)))  # which is in use, then
+    run._pending.add(lifecycle.PendingWorker(WorkerNeeds(device="cpu"), place=("n0",)))  # which is in use, then
     run._look()
     assert set(run._nodes) == {"n0"}

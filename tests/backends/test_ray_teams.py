@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,14 @@ import torch
 import hopfleet as hop
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.workers import ActorHandle
-from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.domain.messages import Event, FormTeams, PlacePartition, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
+from hopfleet.forecast.team_choice import TeamChoice
+from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.teams import Scaling
 from hopfleet.runs.replay import replay
+from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 
 ray = pytest.importorskip("ray")
@@ -50,7 +56,7 @@ class Net(hop.TorchTask):
         model = torch.nn.Sequential(
             torch.nn.Linear(8, 16).requires_grad_(False),
             torch.nn.Tanh(),
-            torch.nn.Dropout(0.2),
+            torch.nn.Dropout(config.get("dropout", 0.2)),
             torch.nn.Linear(16, 1),
         ).double()
         return model, torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=config["lr"])
@@ -60,11 +66,15 @@ class Net(hop.TorchTask):
 
 
 class Watched(Ray):
-    """Keeps the places of its workers, and lets one happening come after some units."""
+    """Keeps the places of its workers, and lets one happening come after some units.
 
-    def __init__(self, **happenings: Any) -> None:
+    The first workers are reported when ``together`` of them are ready.
+    """
+
+    def __init__(self, together: int = 0, **happenings: Any) -> None:
         super().__init__()
         self.places: list[tuple[str, ...]] = []
+        self._together, self._held = together, list[Event]()
         self.happenings, self.units = {int(name[1:]): act for name, act in happenings.items()}, 0
 
     def _note(self, handle: ActorHandle, event: Event) -> None:
@@ -73,6 +83,13 @@ class Watched(Ray):
             self.units += 1
             if act := self.happenings.pop(self.units, None):
                 act(self, handle)
+
+    def receive(self, timeout: float) -> list[Event]:
+        self._held += super().receive(timeout)
+        if sum(isinstance(event, WorkerJoined) for event in self._held) < self._together:
+            return []
+        self._together, held, self._held = 0, self._held, []
+        return held
 
     def _admit(self, handle: ActorHandle) -> None:
         before = handle.joined
@@ -85,13 +102,12 @@ def experiment(name: str, backend: Any, parallelism: Any, **options: Any) -> hop
     rng = np.random.default_rng(0)
     x = rng.normal(size=(128, 8))
     rows = {"x": x, "y": x[:, 0] * 2 + x[:, 1] ** 2}
-    defaults: Any = {"search": hop.Grid(max_epochs=2), "workers": 1}
+    defaults: Any = {"search": hop.Grid(max_epochs=2), "workers": 1, "partitions": 2}
+    defaults["space"] = {"lr": hop.choice([0.01, 0.003])}
     return hop.Experiment(
         Net(),
         train=rows,
         valid=rows,
-        space={"lr": hop.choice([0.01, 0.003])},
-        partitions=2,
         batch_size=16,
         name=name,
         backend=backend,
@@ -174,13 +190,69 @@ def test_the_loss_of_a_member_and_of_a_node_cost_nothing_but_time(cluster: Any) 
     assert len(messages(shaken, WorkerJoined)) == 3
 
 
+def shapes(results: hop.Results) -> list[TeamShape]:
+    finished = [unit for unit in messages(results, UnitFinished) if unit.unit.trains]
+    return [SINGLE if unit.placement is None else unit.placement.shape for unit in finished]
+
+
+def losses(results: hop.Results) -> list[float]:
+    return [row["loss"] for trial in results.trials for row in trial.history]
+
+
+def test_trials_hop_between_workers_of_several_shapes() -> None:
+    teams = ["single", "ddp:3", "pipeline:2"]
+    backend, space = Watched(together=3), {"lr": hop.choice([0.03, 0.01, 0.003]), "dropout": 0.0}
+    results = experiment("mixed", backend, teams, workers=3, space=space).fit(quiet=True)
+    assert {(len(place), len(set(place))) for place in backend.places} == {(1, 1), (2, 1), (3, 2)}
+    assert set(shapes(results)) == {SINGLE, ("ddp", 3), ("pipeline", 2)}
+    alone = experiment("alone", "local", "single", space=space).fit(quiet=True)
+    assert losses(results) == pytest.approx(losses(alone), rel=1e-9)
+    assert {trial.verdict for trial in replay(results).trials} == {"equal"}
+
+
+@pytest.fixture
+def six_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs start with six workers on one device each, and teams of three are worth while."""
+    scaling = Scaling("ddp", Rates("ddp", (10.0, 19.0)), most=3)
+    choice = TeamChoice((SINGLE,), "as the test says", 6, scaling)
+    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given, **options: choice)
+
+
+@pytest.mark.usefixtures("six_devices")
+def test_idle_devices_join_the_last_trial_across_nodes_and_shrink_with_them(cluster: Any) -> None:
+    options: Any = {"space": {"lr": 0.01, "dropout": 0.0}, "search": hop.Grid(max_epochs=3), "partitions": 4}
+    alone = experiment("alone", "local", "single", **options).fit(quiet=True)
+    backend = Watched(together=6, _8=lambda _, handle: lose_node(cluster, handle))
+    results = experiment("joined", backend, "auto", **options).fit(quiet=True)
+    cluster.add_node(num_cpus=2)
+    assert messages(results, FormTeams)[0].shapes == (TeamShape("ddp", 3),)
+    trained = shapes(results)
+    assert trained[:2] == [SINGLE, TeamShape("ddp", 3)] and len(trained) >= 12, "lost versions are made again"
+    assert messages(results, PlacePartition), "the first member can read all partitions"
+    assert losses(results) == pytest.approx(losses(alone), rel=1e-9)
+    assert verify(results.folder).ok
+
+
+def test_trial_runs_measure_teams_across_nodes() -> None:
+    backend = Watched()
+    tried = experiment("tried", backend, "auto", workers=6, search=hop.Grid(max_epochs=1))
+    results = tried.fit(quiet=True)
+    runs = json.loads((results.folder.path / "trial_runs.json").read_text())
+    assert runs["device"] == "cpu of 3 nodes of a Ray cluster"
+    measured = [(run["parallelism"], run["rows_per_second"] > 0) for run in runs["runs"]]
+    assert measured == [("single", True), ("ddp:2", True)]
+    single, pair = backend.places[:2]
+    assert len(single) == 1 and len(set(pair)) == 2
+    assert [trial.state.value for trial in results.trials] == ["completed"] * 2
+
+
 @pytest.mark.parametrize(
     ("parallelism", "options", "said"),
     [
         pytest.param("ddp:7", {}, "workers=1: only 0 fit, at 1 CPU for each of 7 members each", id="few"),
-        pytest.param("pipeline:3", {}, "a team with this strategy must fit on one node", id="one-node"),
+        pytest.param("pipeline:3", {}, "a team with 'pipeline' must fit on one node", id="one-node"),
         pytest.param("ddp", {}, "on a cluster, name the number of devices", id="number"),
-        pytest.param(["ddp:2", "fsdp:2"], {}, "the workers of a cluster train alike", id="several"),
+        pytest.param(["ddp:2", "ddp:5"], {"workers": 2}, "workers=2: only 1 fit, at 1 CPU for each of 2", id="several"),
     ],
 )
 def test_mistakes(parallelism: Any, options: dict[str, Any], said: str) -> None:

@@ -14,7 +14,7 @@ from hopfleet.domain.space import uniform
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.fusion import Fusion
-from hopfleet.scheduler.invariants import validate
+from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
@@ -26,7 +26,14 @@ class Desk:
     """A controller with some workers of one device; each unit takes a second on one device."""
 
     def __init__(
-        self, workers: int, *, trials: int = 1, scaling: Scaling | None = SCALING, epochs: int = 8, **options: Any
+        self,
+        workers: int,
+        *,
+        trials: int = 1,
+        scaling: Scaling | None = SCALING,
+        epochs: int = 8,
+        pinned: bool = False,
+        **options: Any,
     ) -> None:
         search = Random(trials, epochs)
         search.setup({"x": uniform(0, 1)}, seed=0, goal=Goal("train_loss", "min"))
@@ -37,7 +44,7 @@ class Desk:
         self.clock = 0.0
         self.tell(m.RunStarted("test", workers))
         for number in range(workers):
-            self.tell(m.WorkerJoined(f"w{number + 1}"))
+            self.tell(m.WorkerJoined(f"w{number + 1}", partitions=(number % 2,) if pinned else None))
 
     def tell(self, event: m.Event) -> list[m.Message]:
         follow = self.controller.handle(event)
@@ -97,6 +104,48 @@ def test_a_controller_that_is_restored_knows_what_leaves() -> None:
     assert (other.schedule.regrouping, other.state.starting) == (0, 1)
     other.restore([m.RunStarted("test", 4)])
     assert (other.schedule.regrouping, other.state.starting) == (0, 4)
+
+
+def test_a_team_gets_the_partitions_that_it_lacks() -> None:
+    desk = Desk(4, pinned=True)
+    assert desk.busy == {"w1": "t0001"}
+    desk.train("w1")
+    assert desk.release() == [m.FormTeams((TeamShape("ddp", 4),))]
+    assert not any(isinstance(message, m.PartitionsMissing | m.PlacePartition) for message in desk.log)
+    joined = m.WorkerJoined("w5", Placement(("cpu",) * 4, "ddp"), (0,))
+    assert desk.tell(joined) == [m.PlacePartition("w5", 1)]
+    desk.tell(m.PartitionPlaced("w5", 1))
+    while not desk.controller.finished:
+        desk.train("w5")
+    validate_history(desk.log, 2)
+
+
+def test_workers_stay_while_a_partition_is_under_way() -> None:
+    desk = Desk(0, pinned=True)
+    for number in range(4):
+        desk.tell(m.WorkerJoined(f"w{number + 1}", partitions=(0,)))
+    (worker,) = desk.busy
+    desk.train(worker)
+    assert not any(isinstance(message, m.WorkerRetired) for message in desk.log)
+    (place,) = [message for message in desk.log if isinstance(message, m.PlacePartition)]
+    assert m.WorkerRetired("w1") in desk.tell(m.PartitionPlaced(place.worker, place.partition))
+
+
+def test_a_worker_that_joins_meanwhile_adds_its_device() -> None:
+    desk = Desk(4)
+    desk.train("w1")
+    assert m.WorkerRetired("w5") in desk.tell(m.WorkerJoined("w5"))
+    assert desk.release() == [m.FormTeams((TeamShape("ddp", 5),))]
+
+
+def test_a_worker_that_is_lost_meanwhile_takes_its_device_along() -> None:
+    desk = Desk(3, trials=2)
+    first, second = desk.busy
+    for worker in (first, first, second):
+        desk.train(worker)
+    assert desk.controller.schedule.regrouping == 3 and not desk.controller.schedule.slots[first].released
+    desk.tell(m.WorkerLost(first, "its node was lost"))
+    assert desk.release() == [m.FormTeams((TeamShape(), TeamShape()))]
 
 
 def test_devices_that_no_team_can_use_are_not_forgotten() -> None:

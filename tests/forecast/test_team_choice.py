@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hopfleet.domain.placement import SINGLE, TeamShape
-from hopfleet.forecast.team_choice import FORM_SECONDS, Size, TeamChoice, choose_teams
+from hopfleet.forecast.team_choice import Size, TeamChoice, choose_teams
 from hopfleet.forecast.trial_runs import TrialRun
 
 DDP, FSDP, SPILL = TeamShape("ddp", 2), TeamShape("fsdp", 2), TeamShape("spill", 1)
@@ -20,14 +20,14 @@ def run(shape: TeamShape, rate: float, model: str = "net") -> TrialRun:
 
 def chosen(runs: list[TrialRun], *, trials: int, devices: int = 8, **size: Any) -> TeamChoice:
     usual = {"configs": [{"model": "net"}], "epochs": 4, "rows": 8000, "partitions": 4, "batch": 32}
-    return choose_teams(runs, Size(trials=trials, **{**usual, **size}), devices)
+    return choose_teams(runs, Size(trials=trials, **{**usual, **size}), devices, 0.5)
 
 
 def test_many_trials_have_a_device_each_and_the_last_ones_teams() -> None:
     choice = chosen([run(SINGLE, 100.0), run(DDP, 190.0)], trials=16)
     assert (choice.shapes, choice.workers) == ((SINGLE,), 8)
     assert choice.scaling is not None and choice.scaling.speed(2) == pytest.approx(1.9)
-    assert choice.scaling.form_seconds == FORM_SECONDS + 0.25, "a team has to meet and to build the model"
+    assert choice.scaling.form_seconds == 0.5 + 0.25, "a team has to meet and to build the model"
     assert "when fewer are left, teams may form" in choice.why
 
 

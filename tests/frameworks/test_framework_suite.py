@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.frameworks.in_turn import InTurn
 from hopfleet.testing.frameworks import ROWS, FrameworkSuite
-from hopfleet.testing.tasks import CountingSession, CountingTask
+from hopfleet.testing.tasks import CountingFramework, CountingSession, CountingTask
 from tests.helpers import warm
 from tests.helpers.sample_tasks import Everything, Faulty
 
@@ -161,6 +162,24 @@ def evaluates_and_trains(self, batches, *, seed):
 )
 def test_the_suite_notices(tmp_path: Path, test: str, words: str, methods: dict[str, Any]) -> None:
     noticed(tmp_path, test, words, **methods)
+
+
+def test_the_suite_notices_trials_that_take_the_steps_of_another(tmp_path: Path) -> None:
+    class Together(CountingFramework):
+        fusion_blocker = ""
+
+        def flotilla(self, sessions, *, fast=False):
+            return InTurn([*sessions, sessions[-1]][-len(sessions) :])
+
+    class Task(CountingTask):
+        framework = property(lambda self: Together(self))
+
+    class Suite(FrameworkSuite):
+        def make(self):
+            return Task()
+
+    with pytest.raises(AssertionError, match="the alone trial ends differently beside the other"):
+        Suite().test_trials_that_train_together_have_the_bits_of_each_alone(tmp_path)
 
 
 def test_the_suite_notices_sessions_that_are_kept() -> None:

@@ -143,6 +143,40 @@ def test_metrics_are_those_of_keras() -> None:
     assert found["loss"].mean == pytest.approx(theirs["loss"], rel=1e-5)
 
 
+def test_metrics_of_training_are_means_over_all_batches() -> None:
+    class Own(Net):
+        def train_step(self, model, x, y, sample_weight):
+            return super().train_step(model, x, y, sample_weight)
+
+    config = {"optimizer": "sgd", "lr": 1e-2}
+    plain = opened(Net(), config)
+    with plain.environment():
+        steps = [plain.model.train_on_batch(batch["x"], batch["y"]) for batch in batches()]
+    loss, accuracy = np.mean(steps, axis=0)
+    for task in (Net(), Own()):
+        found = opened(task, config).train(batches(), last=True)
+        assert found["train_loss"].mean == pytest.approx(loss, rel=1e-5)
+        assert found["train_accuracy"].mean == pytest.approx(accuracy, rel=1e-5)
+
+
+def test_operations_without_a_seed_draw_from_the_trial(tmp_path: Path) -> None:
+    class Noisy(Net):
+        def example(self, batch):
+            noise = keras.random.normal((len(batch["x"]), 6))
+            return batch["x"] + keras.ops.convert_to_numpy(noise), batch["y"]
+
+    config = {"optimizer": "sgd", "lr": 1e-2}
+    alone = opened(Noisy(), config)
+    alone.train(batches(), last=True)
+    alone.save(tmp_path / "version")
+    alone.train(batches(), last=True)
+    keras.random.normal((3,))
+    again = opened(Noisy(), config, seed=6)
+    again.load(tmp_path / "version")
+    again.train(batches(), last=True)
+    assert values(again.model) == values(alone.model) != values(opened(Noisy(), config, seed=6).model)
+
+
 class Scheduled(hop.KerasTask):
     def build(self, config):
         return model("sgd", 0.1)
@@ -180,6 +214,27 @@ def test_own_steps_and_the_papers_three_functions() -> None:
             return super().train_step(model, x, y, np.ones(len(x)))
 
     assert "train_loss" in opened(Own(), {"optimizer": "sgd", "lr": 0.1}).train(batches(), last=True)
+
+    class Steps(keras.Model):
+        """A model that takes its steps in train_on_batch."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_on_batch(self, x, y=None, **options):
+            return {"loss": float(len(x))}
+
+    class Whole(Net):
+        def build(self, config):
+            made = Steps()
+            made.compile(optimizer="sgd", loss="mse")
+            return made
+
+    assert opened(Whole(), {}).train(batches(), last=True)["train_loss"].mean == 8
 
     def train_fn(model, examples, config):
         return {"loss": np.mean([model.train_on_batch(*example)[0] for example in examples])}
@@ -292,8 +347,10 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         opened(Build(keras.Sequential([keras.layers.Dense(1)])), {})
     with pytest.raises(TaskError, match=r"build\(\) returned 3: return a compiled"):
         opened(Build(3), {})
-    with pytest.raises(TaskError, match=r"EarlyStopping cannot be kept.*hop\.Patience"):
-        opened(Build(model("sgd", 0.1), [keras.callbacks.EarlyStopping()]), {})
+    with pytest.raises(TaskError, match=r"EarlyStopping cannot be kept.*stop=hop\.Patience\(4, min_delta=0\.01\)"):
+        opened(Build(model("sgd", 0.1), [keras.callbacks.EarlyStopping(patience=4, min_delta=0.01)]), {})
+    with pytest.raises(TaskError, match=r"ModelCheckpoint cannot be kept.*leave it out"):
+        opened(Build(model("sgd", 0.1), [keras.callbacks.ModelCheckpoint("x.keras")]), {})
     with pytest.raises(TaskError, match="must be a list"):
         opened(Build(model("sgd", 0.1), 3), {})
     with pytest.raises(TaskError, match="override build"):

@@ -13,7 +13,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
-from hopfleet.errors import TaskError
+from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
@@ -63,11 +63,12 @@ class Net(lightning.LightningModule):
         match self.hparams.schedule:
             case "none":
                 return optimizer
-            case "step":
+            case "step" | "every":
                 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+                frequency = 3 if self.hparams.schedule == "step" else 1
                 return {
                     "optimizer": optimizer,
-                    "lr_scheduler": {"scheduler": schedule, "interval": "step", "frequency": 3},
+                    "lr_scheduler": {"scheduler": schedule, "interval": "step", "frequency": frequency},
                 }
             case "epoch":
                 return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
@@ -138,18 +139,15 @@ class Loader(torch.utils.data.Dataset):
         return tuple(torch.from_numpy(column)[row] for column in data().values())
 
 
-@pytest.mark.parametrize("schedule", ["step", "epoch"])
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_bits_are_those_of_a_trainer(kind: str, schedule: str, tmp_path: Path) -> None:
-    config = {"lr": 0.05, "kind": kind, "schedule": schedule}
-    session = opened(Task(), config)
+def assert_bits_of_a_trainer(task: Any, config: Mapping[str, Any], folder: Path, **options: Any) -> Any:
+    """Train two epochs, with a Trainer as well; all that hops must be the same. Return the Trainer."""
+    session = opened(task, config)
     for _ in range(2):
         unit(session)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(7)
-    module = Net(**config)
-    callback = Counts()
+    module = task.build(config)
     trainer = lightning.Trainer(
         max_epochs=2,
         logger=False,
@@ -157,8 +155,9 @@ def test_bits_are_those_of_a_trainer(kind: str, schedule: str, tmp_path: Path) -
         enable_progress_bar=False,
         enable_model_summary=False,
         accelerator="cpu",
-        callbacks=[callback],
-        default_root_dir=tmp_path,
+        callbacks=task.callbacks(config),
+        default_root_dir=folder,
+        **options,
     )
     state = torch.get_rng_state()
     loader = torch.utils.data.DataLoader(Loader(), batch_size=BATCH, generator=torch.Generator())
@@ -167,9 +166,31 @@ def test_bits_are_those_of_a_trainer(kind: str, schedule: str, tmp_path: Path) -
     torch.set_num_threads(threads)
     for name, value in module.state_dict().items():
         assert torch.equal(value, session.model.state_dict()[name]), name
-    assert callback.norms == session.loop.callbacks[0].norms
+    rates = [[group["lr"] for group in made.param_groups] for made in trainer.optimizers]
+    assert rates == [[group["lr"] for group in made.param_groups] for made in session.optimizers]
+    assert [each.state_dict() for each in trainer.callbacks if isinstance(each, Counts)] == [
+        each.state_dict() for each in session.loop.callbacks
+    ]
     assert trainer.current_epoch == session.loop.current_epoch
-    assert trainer.global_step == session.loop.global_step == 2 * ROWS // BATCH
+    assert trainer.global_step == session.loop.global_step
+    return trainer
+
+
+@pytest.mark.parametrize("schedule", ["step", "epoch"])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_bits_are_those_of_a_trainer(kind: str, schedule: str, tmp_path: Path) -> None:
+    trainer = assert_bits_of_a_trainer(Task(), {"lr": 0.05, "kind": kind, "schedule": schedule}, tmp_path)
+    assert trainer.global_step == 2 * ROWS // BATCH
+
+
+@pytest.mark.parametrize("schedule", ["every", "step"])
+def test_accumulated_gradients_are_those_of_a_trainer(schedule: str, tmp_path: Path) -> None:
+    class Accumulates(Task):
+        accumulate = 3  # of 8 batches: two wait at the end
+
+    config = {"lr": 0.05, "schedule": schedule}
+    trainer = assert_bits_of_a_trainer(Accumulates(), config, tmp_path, accumulate_grad_batches=3)
+    assert trainer.global_step == 2 * 3
 
 
 def test_logged_values_are_recorded() -> None:
@@ -232,6 +253,73 @@ def test_manual_optimization_with_two_optimizers(tmp_path: Path) -> None:
         Task().framework.flotilla([session, half])
 
 
+class Adversaries(Net):
+    """Two networks that train against each other, in the words of Lightning's own examples."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr)
+        self.automatic_optimization = False
+        self.judge = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        for optimizer, sign in zip(self.optimizers(), (1, -1), strict=True):
+            self.toggle_optimizer(optimizer)
+            loss = sign * self.judge(self.net(batch[0])).mean() + self.judge(batch[1][:, None]).square().mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+        with self.optimizers()[0].toggle_model():
+            self.log("step", float(self.global_step))
+        if self.trainer.is_last_batch:
+            for schedule in self.lr_schedulers():
+                schedule.step()
+
+    def configure_optimizers(self) -> Any:
+        parts = [torch.optim.Adam(part.parameters(), lr=self.hparams.lr) for part in (self.net, self.judge)]
+        return parts, [torch.optim.lr_scheduler.StepLR(part, 1, 0.5) for part in parts]
+
+
+def test_adversaries_have_the_bits_of_a_trainer(tmp_path: Path) -> None:
+    class Task(hop.LightningTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return Adversaries(config["lr"])
+
+    trainer = assert_bits_of_a_trainer(Task(), {"lr": 0.05}, tmp_path)
+    assert trainer.global_step == 2 * 2 * ROWS // BATCH
+
+
+def test_modules_of_the_package_pytorch_lightning_train_as_well() -> None:
+    old = pytest.importorskip("pytorch_lightning")
+
+    class Old(old.LightningModule):
+        training_step, validation_step = Net.training_step, Net.validation_step
+        configure_optimizers = Net.configure_optimizers
+
+        def __init__(self, lr: float, kind: str = "adam", schedule: str = "step") -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = Net(lr).net
+
+    class Task(hop.LightningTask):
+        given = ()
+
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return Old(**config)
+
+        def callbacks(self, config: Mapping[str, Any]) -> Any:
+            return self.given
+
+    session = opened(Task(), {"lr": 0.1})
+    assert unit(session)["train_loss"].rows == ROWS
+    assert session.evaluate(_Batches(session, data()), seed=1).keys() == {"val_loss"}
+    wrong = Task()
+    wrong.given = (old.callbacks.EarlyStopping("val_loss"),)
+    with pytest.raises(TaskError, match="EarlyStopping needs a Trainer"):
+        opened(wrong, {"lr": 0.1})
+
+
 # ------------------------------------------------------------------------------------------------------- bad input
 
 
@@ -254,6 +342,10 @@ def stops(self: Any, batch: Any, batch_idx: int) -> None:
     self.trainer.should_stop = True
 
 
+def two(self: Any) -> Any:
+    return [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(2)]
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -263,11 +355,27 @@ def stops(self: Any, batch: Any, batch_idx: int) -> None:
         ({"optimizer_step": lambda self: None}, "Wrong overrides optimizer_step(), which only a Trainer calls"),
         ({"on_validation_epoch_end": lambda self: None}, "log the values in validation_step"),
         ({"training_step": lambda self, batch, i: self.trainer.max_epochs}, "uses trainer.max_epochs, which cannot"),
+        ({"configure_optimizers": lambda self: self.trainer.max_epochs}, "number of epochs to the module as a value"),
+        ({"setup": lambda self, stage: self.trainer.datamodule}, "with hop.LightningTask.data(datamodule)"),
+        ({"configure_optimizers": two}, "returned 2 optimizers: several need self.automatic_optimization = False"),
         ({"training_step": stops}, "stop=hop.Patience(...)"),
         ({"callbacks": [lightning.callbacks.EarlyStopping("val_loss")]}, "EarlyStopping needs a Trainer: give the"),
         ({"callbacks": ["no callback"]}, "callbacks() returned str"),
     ],
-    ids=["module", "no-optimizer", "number", "hook", "validation", "attribute", "stop", "callback", "text"],
+    ids=[
+        "module",
+        "no-optimizer",
+        "number",
+        "hook",
+        "validation",
+        "attribute",
+        "steps",
+        "data",
+        "two",
+        "stop",
+        "callback",
+        "text",
+    ],
 )
 def test_what_needs_a_trainer_is_named(wrong: dict[str, Any], words: str) -> None:
     assert words in refusal(**wrong)
@@ -278,6 +386,13 @@ def test_a_schedule_that_monitors_another_metric_is_refused() -> None:
     session.check_goal("val_loss", "min")
     with pytest.raises(TaskError, match="monitors 'val_loss', but schedules follow the metric of the experiment"):
         session.check_goal("loss", "min")
+
+
+def test_a_team_of_devices_is_refused() -> None:
+    framework = Task().framework
+    assert framework.strategies() == ("single",) and framework.team_shape("single").strategy == "single"
+    with pytest.raises(UsageError, match="trains each trial on one device; use parallelism='single'"):
+        framework.team_shape("ddp", 2)
 
 
 # ------------------------------------------------------------------------------------------------ whole experiments
@@ -292,6 +407,23 @@ class Data(lightning.LightningDataModule):
 
     def val_dataloader(self) -> Any:
         return torch.utils.data.DataLoader(self.rows, batch_size=4)
+
+
+def test_data_modules_that_have_no_data_set_are_refused() -> None:
+    class Only(Data):
+        val_dataloader = lightning.LightningDataModule.val_dataloader
+
+    assert hop.LightningTask.data(Only()).keys() == {"train"}
+    assert hop.LightningTask.data(
+        type("One", (Data,), {"val_dataloader": lambda self: [Data.train_dataloader(self)]})()
+    )
+    for loaders, words in (
+        ([1, 2], r"val_dataloader\(\) returned 2 loaders.*ConcatDataset"),
+        (3, "returned a int without"),
+    ):
+        wrong = type("Wrong", (Data,), {"val_dataloader": lambda self, loaders=loaders: loaders})
+        with pytest.raises(UsageError, match=words):
+            hop.LightningTask.data(wrong())
 
 
 def test_an_experiment_with_a_data_module(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.frameworks.teams import MemberLost, Membership
-from hopfleet.frameworks.torch.parallel import wire
+from hopfleet.frameworks.torch.parallel import blocks, wire
+from hopfleet.frameworks.torch.parallel.stages import cut
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.testing.strategies import with_team
 
@@ -111,6 +112,27 @@ class Transformer(Net):
         return model, torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
 
 
+class Tied(Net):
+    """The first and the last block have the same weights."""
+
+    def layers(self) -> list[torch.nn.Module]:
+        first, last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        last.weight = first.weight
+        return [first, torch.nn.Tanh(), last, torch.nn.Linear(8, 1)]
+
+
+class Branching(torch.nn.Module):
+    """Code that depends on values follows one of its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        x = self.layers[1](self.layers[0](x))
+        return self.layers[2](x if x.sum() > 0 else -x)
+
+
 class Summed(Net):
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         return ((model(batch["x"]).squeeze(1) - batch["y"]) ** 2).sum()
@@ -189,6 +211,7 @@ def test_three_members(tmp_path: Path) -> None:
         pytest.param(Clipped(), "ddp", 2, id="ddp-options"),
         pytest.param(Clipped(), "fsdp", 2, id="fsdp-options"),
         pytest.param(Transformer(), "fsdp", 2, id="fsdp-transformer"),
+        pytest.param(Tied(), "fsdp", 2, id="fsdp-tied"),
         pytest.param(Clipped(), "ps", 3, id="ps-options"),
         pytest.param(Clipped(), "ps/2", 3, id="ps-two-servers"),
         pytest.param(Clipped(), "ps/1+1", 3, id="ps-one-only-serves"),
@@ -355,6 +378,16 @@ def test_tasks_and_shapes_that_do_not_suit() -> None:
         framework.team_shape("dpp")
     assert framework.team_shape("spill") == ("spill", 1)
     assert framework.team_shape("ddp") == ("ddp", 0)
+
+
+def test_models_that_a_pipeline_cannot_cut() -> None:
+    tied, branching = torch.nn.Sequential(*Tied().layers()), Branching()
+    with pytest.raises(TaskError, match=r"'2.weight' is used in two stages: .* use 'ddp' or 'fsdp'"):
+        cut(tied, blocks.find(tied), 2)
+    with pytest.raises(TaskError, match=r"the code of Branching after block 'layers.1' cannot be traced"):
+        cut(branching, blocks.find(branching), 2)
+    with pytest.raises(TaskError, match=r"the model has 3 block\(s\) \(layers.0, layers.1, layers.2\) for 4 stages"):
+        cut(branching, blocks.find(branching), 4)
 
 
 def test_values_travel_as_they_are() -> None:

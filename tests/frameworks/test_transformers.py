@@ -172,6 +172,54 @@ def test_bits_are_those_of_a_plain_loop(optim: str) -> None:
         assert torch.equal(value, session.model.state_dict()[name]), name
 
 
+class Stops(transformers.TrainerCallback):
+    """Ends a training before its schedule does. Dropout draws as if the Trainer had drawn nothing."""
+
+    def __init__(self, updates: int) -> None:
+        self.updates, self.state = updates, torch.get_rng_state()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 0:
+            torch.set_rng_state(self.state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = state.global_step == self.updates
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("optim", ["sgd", "adamw_torch", "adamw_torch_fused"])
+def test_bits_are_those_of_a_trainer(optim: str, accumulate: int, tmp_path: Path) -> None:
+    columns = TestClassify().columns()
+    columns["labels"] = columns.pop("label")
+    chosen = {"optim": optim, "learning_rate": 0.01, "max_steps": 20, "warmup_steps": 2, "weight_decay": 0.1}
+    chosen["gradient_accumulation_steps"] = accumulate
+    session = opened(Classify(), **chosen)
+    trained(session, columns)
+
+    class Trainer(transformers.Trainer):
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    model = classifier()
+    stops = Stops(ROWS // BATCH // accumulate)
+    quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=BATCH, use_cpu=True, **quiet, **chosen
+    )
+    rows = [{name: column[row] for name, column in columns.items()} for row in range(ROWS)]
+    trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[stops])
+    trainer.train()
+    torch.set_num_threads(threads)
+    # A Trainer adds up the losses of a classifier where we take their mean, so gradients differ if they accumulate.
+    for name, value in model.state_dict().items() if accumulate == 1 else ():
+        assert torch.equal(value, session.model.state_dict()[name]), name
+    rates = [group["lr"] for group in trainer.optimizer.param_groups]
+    assert rates == [group["lr"] for group in session.optimizers[0].param_groups]
+
+
 # ------------------------------------------------------------------------------------------------ kinds of training
 
 
@@ -259,6 +307,46 @@ def test_generated_text_is_measured() -> None:
 
     session = opened(Answers(), learning_rate=0.1, rank=2)
     assert session.evaluate(Lists(session, preferences()), seed=1).keys() == {"exact"}
+
+
+def test_a_model_with_an_encoder_answers_without_its_prompt() -> None:
+    class Translate(hop.TransformersTask):
+        tokenizer = tokenizer()
+
+        def build(self, config: Mapping[str, Any]) -> Any:
+            sizes = {"d_model": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "d_kv": 4}
+            shape = transformers.T5Config(
+                vocab_size=16, **sizes, decoder_start_token_id=0, pad_token_id=0, eos_token_id=2
+            )
+            return transformers.T5ForConditionalGeneration(shape)
+
+    session = opened(Translate(), learning_rate=0.1)
+    columns = {"input_ids": TestClassify().columns()["input_ids"], "labels": np.full((ROWS, 2), [3, 2])}
+    for _ in range(6):
+        trained(session, columns)
+    assert session.hooks.generate(session.model.eval(), ["a very good film one"], max_new_tokens=3) == ["good"]
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
+        peft.LoHaConfig(r=2, target_modules=["q_proj"]),
+        peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
+    ],
+    ids=lambda adapter: adapter.peft_type.value,
+)
+def test_other_adapters_hop(adapter: Any, tmp_path: Path) -> None:
+    class Task(hop.TransformersTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return peft.get_peft_model(writer(), adapter)
+
+    columns = TestWrite().columns()
+    session, again = opened(Task(), learning_rate=0.1), opened(Task(), learning_rate=0.1)
+    trained(session, columns)
+    session.save(tmp_path / "version")
+    again.load(tmp_path / "version")
+    assert trained(again, columns) == trained(session, columns)
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

@@ -152,8 +152,9 @@ def test_other_frameworks_say_that_they_have_none(tmp_path: Path, monkeypatch: p
         space={"number": hop.grid_search([1, 2])}, batch_size=2, search=hop.Grid(max_epochs=1), name="counted",
         backend="inline",
     ).fit(quiet=True)  # fmt: skip
-    with pytest.raises(TaskError, match="this framework does not support them"):
-        hop.Ensemble(found)
+    for weights in ("greedy", "uniform"):
+        with pytest.raises(TaskError, match="this framework does not support them"):
+            hop.Ensemble(found, weights=weights)
 
 
 def test_a_score_that_is_no_number_selects_all() -> None:

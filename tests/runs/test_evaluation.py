@@ -163,6 +163,24 @@ class TestPredictions:
             results.best.predict(data, to=7)
         with pytest.raises(UsageError, match="exists already"):
             results.best.predict(data, to=tmp_path)
+        other = type("DataFrame", (), {"__module__": "polars.dataframe"})
+        with pytest.raises(UsageError, match="or None for a table"):
+            results.best.predict(data, to=other)
+
+    def test_that_fail_name_the_columns_that_differ(self, results: hop.Results, tmp_path: Path) -> None:
+        other = hop.partition({"x": np.array([[1], [2]], "f4"), "z": [1, 2]}, tmp_path / "other", partitions=1)
+        lacking = hop.partition({"z": [1, 2]}, tmp_path / "lacking", partitions=1)
+
+        class Strict(MeanTask):
+            def predict(self, model: Any, batch: Any) -> Any:
+                assert batch["x"].ndim == 1
+                return batch["x"]
+
+        for wanted in (None, iter):
+            with pytest.raises(TaskError, match=r"differ from those of training: x is float32\[1\], not float32$"):
+                list(results.best.predict(other, task=Strict(), to=wanted))
+            with pytest.raises(TaskError, match=r"KeyError: 'x'[^$]*: x is missing$"):
+                list(results.best.predict(lacking, task=Strict(), to=wanted))
 
     def test_go_where_they_are_wanted(self, results: hop.Results, tmp_path: Path) -> None:
         pandas = pytest.importorskip("pandas")

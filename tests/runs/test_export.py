@@ -220,6 +220,39 @@ def test_a_damaged_bundle_is_refused(home: Path) -> None:
         hop.load_bundle(home)
 
 
+def test_a_hostile_bundle_names_no_other_file(home: Path) -> None:
+    trained(Predicting(), home).best.export(home / "bundle", format="bundle")
+    description = home / "bundle" / "bundle.json"
+    content = json.loads(description.read_text())
+    os.mkfifo(home / "bundle" / "pipe")
+    (home / "bundle" / "link").symlink_to(home / "data")
+    for name in ("/dev/zero", "../home/seal.key", "pipe", "link", "code"):
+        description.write_text(json.dumps({**content, "files": {name: "0", **content["files"]}}))
+        with pytest.raises(UsageError, match=f"is damaged .*{name}' is not a file in the bundle"):
+            hop.load_bundle(home / "bundle", trust=True)
+    for text in ("[" * 100_000, "[]", '{"format": "hopfleet-bundle", "version": 1, "files": [], "models": 3}'):
+        description.write_text(text)
+        with pytest.raises(UsageError, match="is damaged"):
+            hop.load_bundle(home / "bundle", trust=True)
+    with pytest.raises(UsageError, match=r"load_bundle\(3\): must be the folder of a bundle"):
+        hop.load_bundle(3)  # type: ignore[arg-type]
+
+
+def test_a_bundle_writes_what_is_wanted(home: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    trained(Predicting(), home).best.export(home / "bundle", format="bundle")
+    bundle = hop.load_bundle(home / "bundle")
+    wanted = bundle.predict(ROWS)["prediction"].to_pylist()
+    frame = bundle.predict(ROWS, to=pandas.DataFrame)
+    assert isinstance(frame, pandas.DataFrame) and frame["prediction"].tolist() == wanted
+    (batch,) = bundle.predict(ROWS, to=iter)
+    assert batch["prediction"].to_pylist() == wanted
+    assert bundle.predict(ROWS, to=home / "out" / "parts") == 3
+    assert [path.name for path in (home / "out" / "parts").iterdir()] == ["part-00000.parquet"]
+    with pytest.raises(TaskError, match=r"training: x is float64\[2\], not float32\[2\]; y is missing"):
+        bundle.predict({"x": [[0.5, 0.25]]})
+
+
 def test_nothing_is_written_that_does_not_compute_the_same(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     best = trained(Wild(), home).best
     with pytest.raises(TaskError, match=r"bundle: is not written: read back, its outputs on 8 rows deviate by 0\.\d+"):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import operator
+import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -23,6 +27,7 @@ from tests.helpers.apart import passes_apart
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MIGRATE = [page for page in PAGES if page.parent.name == "migrate" and page.name != "README.md"]
 EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
 FILE = re.compile(r"# ([\w.]+\.py)\n")
 """The first line of a block that is a file of its own."""
@@ -66,6 +71,46 @@ def test_snippets_run(
                 run_command(line, tmp_path)
     for name in [name for name, module in sys.modules.items() if lies_in(module, tmp_path)]:
         del sys.modules[name]
+
+
+def conversion(page: Path) -> list[str]:
+    """The lines of the diff that turns a script into one for Hopfleet."""
+    return next(text for language, text in blocks(page) if language == "diff").splitlines()
+
+
+@pytest.mark.parametrize("page", FRAMEWORKS, ids=lambda page: page.stem)
+def test_a_script_is_converted_in_few_lines(page: Path) -> None:
+    for sign in "+-":
+        changed = [line for line in conversion(page) if line.startswith(sign) and line[1:].strip()]
+        assert 1 < len(changed) <= 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["keras", "lightning", "transformers"])
+@pytest.mark.parametrize("sign", ["-", "+"], ids=["before", "after"])
+def test_scripts_run_before_and_after_their_conversion(name: str, sign: str, tmp_path: Path) -> None:
+    lines = conversion(ROOT / "docs" / "frameworks" / f"{name}.md")
+    assert "import " in lines[0], "the diff is of a whole script"
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(line[1:] for line in lines if line[:1] in ("", " ", sign)))
+    here = {**os.environ, "KERAS_BACKEND": "torch", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    if name == "transformers":
+        subprocess.run([sys.executable, "-m", "tests.helpers.tiny_bert"], cwd=tmp_path, env=here, check=True)
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", MIGRATE, ids=lambda page: page.stem)
+def test_what_others_move_to_exists(page: Path) -> None:
+    """The script after a move is Python, and its calls have the names and arguments of Hopfleet."""
+    script = "\n".join(line[1:] for line in conversion(page) if line[:1] in ("", " ", "+"))
+    calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
+    named = {ast.unparse(call.func): {word.arg for word in call.keywords if word.arg} for call in calls}
+    assert "hop.Experiment" in named
+    # Tasks of other frameworks import large packages.
+    for name in [name for name in named if re.fullmatch(r"hop\.[\w.]+", name) and "Task" not in name]:
+        parameters = inspect.signature(operator.attrgetter(name.removeprefix("hop."))(hop)).parameters
+        assert named[name] <= parameters.keys(), name
 
 
 def install(folder: Path, project: dict[str, Any]) -> None:

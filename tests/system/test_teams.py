@@ -225,10 +225,22 @@ def test_a_failing_trial_fails_alone() -> None:
     assert "ValueError: enough" in failed.error
 
 
-def test_batch_norm_on_a_team_is_announced(capfd: pytest.CaptureFixture[str]) -> None:
-    experiment("norm", WithBatchNorm(), parallelism="ddp:2", search=hop.Grid(max_epochs=1), batch_size=25).fit()
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        pytest.param("ddp:2", "BatchNorm on a team: each member normalizes its own share", id="shares"),
+        pytest.param(
+            "pipeline:2",
+            "BatchNorm on a team: it normalizes each of the 8 micro-batches",
+            id="stages",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_batch_norm_on_a_team_is_announced(strategy: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    experiment("norm", WithBatchNorm(), parallelism=strategy, search=hop.Grid(max_epochs=1), batch_size=25).fit()
     printed = capfd.readouterr()
-    assert "BatchNorm on a team" in printed.out + printed.err
+    assert said in " ".join((printed.out + printed.err).split())
 
 
 @pytest.mark.parametrize(

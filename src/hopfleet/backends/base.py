@@ -11,13 +11,13 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
-from hopfleet.domain.placement import TeamShape
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
@@ -94,8 +94,14 @@ class Supervisor(Protocol):
 class Cluster(Protocol):
     """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
 
-    def offer(self, device: str, threads: int, team: int = 1, *, spans: bool = False) -> tuple[int, str]:
-        """Return how many workers fit, and why; each has a ``team`` of devices, which may ``span`` machines."""
+    def offer(
+        self, device: str, threads: int, teams: Sequence[TeamShape] = (SINGLE,), *, spanning: Collection[str] = ()
+    ) -> tuple[int, str]:
+        """Return how many workers fit, and why.
+
+        Workers have these ``teams`` in turn; members of a team may be on several machines if its strategy is among
+        those ``spanning`` them. Only called with teams for frameworks that can train on some.
+        """
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""
@@ -104,6 +110,12 @@ class Cluster(Protocol):
 @runtime_checkable
 class FormsTeams(Protocol):
     """A backend whose devices can join as other teams during a run."""
+
+    #: Seconds until the processes of a new team have met, about; building the model comes on top.
+    form_seconds: float
+
+    def teams_blocker(self, device: str, threads: int) -> str:
+        """Return why devices of this kind cannot join as teams here; empty if they can."""
 
     def form_teams(self, shapes: Sequence[TeamShape]) -> None:
         """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""

@@ -67,6 +67,7 @@ class Simulated:
     """
 
     name = "simulated"
+    form_seconds = 0.0
 
     def __init__(
         self,
@@ -156,6 +157,9 @@ class Simulated:
     def add(self, count: int) -> None:
         for _ in range(count):
             self._join(None if self._partitions is None else ())
+
+    def teams_blocker(self, device: str, threads: int) -> str:
+        return ""
 
     def form_teams(self, shapes: Sequence[TeamShape], seconds: float = 0.0) -> None:
         """Let teams that read all partitions join in ``seconds`` seconds."""

@@ -197,20 +197,17 @@ def _plan_cluster_teams(
     teams: tuple[TeamShape, ...],
 ) -> WorkerPlan:
     """Plan teams on a cluster. Its backend refuses to start more than fit."""
-    (shape, *others) = teams
-    if others:
-        raise UsageError(
-            f"parallelism={[str(one) for one in teams]}: the workers of a cluster train alike; name one strategy"
-        )
-    if not shape.devices:
-        raise UsageError(
-            f"parallelism={shape.strategy!r}: on a cluster, name the number of devices of each team, as in "
-            f"'{shape.strategy}:2'"
-        )
-    room, why = backend.offer(device, threads, shape.devices, spans=task.framework.spans_nodes(shape.strategy))
+    for shape in teams:
+        if not shape.devices:
+            raise UsageError(
+                f"parallelism={shape.strategy!r}: on a cluster, name the number of devices of each team, as in "
+                f"'{shape.strategy}:2'"
+            )
+    spanning = {shape.strategy for shape in teams if task.framework.spans_nodes(shape.strategy)}
+    room, why = backend.offer(device, threads, teams, spanning=spanning)
     if isinstance(workers, int):
         return WorkerPlan(device, workers, "as asked", teams)
-    return WorkerPlan(device, min(room, trials), f"{why}, {shape.devices} devices each", teams)
+    return WorkerPlan(device, min(room, trials), f"{why}, {_each(teams)}", teams)
 
 
 def _plan_teams(
@@ -238,7 +235,11 @@ def _plan_teams(
     if isinstance(workers, int):
         return WorkerPlan(device, workers, "as asked", shapes)
     count = max(1, min(offer * len(shapes) // sum(shape.devices for shape in shapes), trials))
-    return WorkerPlan(device, count, f"{why}, {sum(s.devices for s in shapes) / len(shapes):g} devices each", shapes)
+    return WorkerPlan(device, count, f"{why}, {_each(shapes)}", shapes)
+
+
+def _each(shapes: Sequence[TeamShape]) -> str:
+    return f"{sum(shape.devices for shape in shapes) / len(shapes):g} devices each"
 
 
 def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:

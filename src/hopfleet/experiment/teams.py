@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from hopfleet.backends.base import Backend, FormsTeams
+from hopfleet.backends.base import Backend, Cluster, FormsTeams
 from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import Data
@@ -35,22 +35,29 @@ def find_teams(
     """
     if experiment.parallelism != (AUTO,):
         return None
-    devices = _devices(experiment)
+    devices = _devices(experiment, backend)
     if blocker := _blocker(experiment, backend, devices):
         return TeamChoice((SINGLE,), f"one device each: {blocker}")
-    runs = _known(experiment) or _tried(experiment, data, tell)
+    assert isinstance(backend, FormsTeams)
+    made_by = _made_by(experiment, backend)
+    runs = _known(experiment, made_by) or _tried(experiment, data, tell)
     if keep:
-        experiment.folder.keep_trial_runs({**_made_by(experiment), "runs": [run.as_json() for run in runs]})
+        experiment.folder.keep_trial_runs({**made_by, "runs": [run.as_json() for run in runs]})
     trials = min(MAX_LIVE, len(experiment.points) + experiment.search.trials)
     configs = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
     rows, epochs = data.train.partition_rows, experiment.search.max_epochs
     batch = min([experiment.batch_size, *(config.get("batch_size", experiment.batch_size) for config in configs)])
-    return choose_teams(runs, Size(configs, trials, epochs, sum(rows), len(rows), batch), devices)
+    extent = Size(configs, trials, epochs, sum(rows), len(rows), batch)
+    return choose_teams(runs, extent, devices, backend.form_seconds)
 
 
-def _devices(experiment: Experiment) -> int:
+def _devices(experiment: Experiment, backend: Backend) -> int:
     """Return the number of devices to use: as many as ``workers``, if that is a number."""
-    asked, there = experiment.workers, device_count(experiment)
+    asked, options = experiment.workers, experiment.worker_options
+    if isinstance(backend, Cluster):
+        there, _ = backend.offer(options.device, options.threads)
+        return there if isinstance(asked, str) else min(asked, there)
+    there = device_count(experiment)
     on_cpu = experiment.task.framework.devices()[0] == "cpu" or experiment.worker_options.device == "cpu"
     return there if isinstance(asked, str) else asked if on_cpu else min(asked, there)
 
@@ -61,6 +68,9 @@ def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
     if not isinstance(backend, FormsTeams):
         has = "has only this process" if backend.name == "inline" else "forms no teams during a run"
         return f"backend={backend.name!r} {has}; backend='local' can"
+    options = experiment.worker_options
+    if blocker := backend.teams_blocker(options.device, options.threads):
+        return blocker
     if PAIR.strategy not in framework.strategies():
         return f"the framework of {task} trains on one device"
     if framework.fusion_blocker:
@@ -72,21 +82,24 @@ def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
 
 def _tried(experiment: Experiment, data: Data, tell: Callable[[str], None]) -> list[TrialRun]:
     with scratch_folder(experiment) as place:
-        runs = list(run_trials(experiment, place, [SINGLE, PAIR], tell, data))
+        runs = list(run_trials(experiment, place, [SINGLE, PAIR], tell, data, apart=True))
         if any(run.error for run in runs if run.shape == SINGLE):
-            runs += run_trials(experiment, place, SAVING, tell, data)
+            runs += run_trials(experiment, place, SAVING, tell, data, apart=True)
     return runs
 
 
-def _known(experiment: Experiment) -> list[TrialRun]:
+def _known(experiment: Experiment, made_by: Mapping[str, str]) -> list[TrialRun]:
     """Return the trial runs of an earlier start; empty if there are none, or if they were made elsewhere."""
     record = experiment.folder.trial_runs()
-    if any(record.get(key) != value for key, value in _made_by(experiment).items()):
+    if any(record.get(key) != value for key, value in made_by.items()):
         return []
     return [TrialRun.of_json(run) for run in record["runs"]]
 
 
-def _made_by(experiment: Experiment) -> dict[str, str]:
+def _made_by(experiment: Experiment, backend: Backend) -> dict[str, str]:
     device = experiment.worker_options.device
+    if isinstance(backend, Cluster):
+        _, where = backend.offer(device, experiment.worker_options.threads)
+        return {"hopfleet": __version__, "device": f"{device} of {where}"}
     kind = experiment.task.framework.devices()[0] if device == "auto" else device
     return {"hopfleet": __version__, "device": f"{kind} of {platform.node()}"}

@@ -37,10 +37,13 @@ def run_trials(
     shapes: Sequence[TeamShape],
     tell: Callable[[str], None],
     data: Data | None = None,
+    *,
+    apart: bool = False,
 ) -> Iterator[TrialRun]:
     """Train a few mini-batches of each class of configurations with each strategy; keep nothing but the figures.
 
-    ``data`` are those of the experiment, if they are open already.
+    ``data`` are those of the experiment, if they are open already. On a cluster, the members of a team are on one node
+    if that has room, or ``apart``.
     """
     data = scratch_data(experiment, place) if data is None else data
     configs = architectures(dict(enumerate([*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN])))
@@ -58,7 +61,7 @@ def run_trials(
             teams=(shape,),
         )
         spec = worker_spec(experiment, data, place, device=plan.device, spare=0, teams=plan.teams)
-        with one_worker(backend, dataclasses.replace(spec, run="")):
+        with one_worker(backend, dataclasses.replace(spec, run="", apart=apart)):
             for number, config in configs.items():
                 found = backend.probe(trial_for_probe(number, config), BATCHES)
                 rate = 0.0 if found.error or not found.seconds_per_row else 1.0 / found.seconds_per_row

@@ -23,9 +23,6 @@ from hopfleet.planner.teams import Scaling, even_teams
 DRY_UNITS = 2_000
 """Units of a dry run at most, about; longer experiments are simulated with fewer epochs and trials."""
 
-FORM_SECONDS = 0.5
-"""Seconds until the processes of a new team have met; building the model comes on top."""
-
 
 WIDTH = 60
 """Characters of a configuration in the table of trial runs."""
@@ -80,13 +77,16 @@ class TeamChoice:
         yield "parallelism", names + self.why
 
 
-def choose_teams(runs: Sequence[TrialRun], extent: Size, devices: int) -> TeamChoice:
-    """Choose how an experiment trains on some devices, from trial runs of its classes of configurations."""
+def choose_teams(runs: Sequence[TrialRun], extent: Size, devices: int, form_seconds: float) -> TeamChoice:
+    """Choose how an experiment trains on some devices, from trial runs of its classes of configurations.
+
+    ``form_seconds`` pass until the processes of a new team have met; building the model comes on top.
+    """
     given = tuple(runs)
     rates = _rates(given)
     if SINGLE not in rates:
         return _necessary(given, rates, devices)
-    scaling = _scaling(given, rates, extent.batch)
+    scaling = _scaling(given, rates, extent.batch, form_seconds)
     if scaling is None:
         return TeamChoice((SINGLE,), _no_gain(given, rates), devices, runs=given)
     sizes = even_teams(extent.trials, devices, scaling)
@@ -122,7 +122,9 @@ def _necessary(runs: tuple[TrialRun, ...], rates: Mapping[TeamShape, float], dev
     return TeamChoice((shape,), why, max(1, devices // shape.devices), runs=runs)
 
 
-def _scaling(runs: Sequence[TrialRun], rates: Mapping[TeamShape, float], most: int) -> Scaling | None:
+def _scaling(
+    runs: Sequence[TrialRun], rates: Mapping[TeamShape, float], most: int, form_seconds: float
+) -> Scaling | None:
     """Return how fast teams of the best strategy are; None if two devices are not clearly faster than one."""
     pairs = {shape: rate for shape, rate in rates.items() if shape.devices == 2}
     best = max(pairs, key=lambda shape: pairs[shape], default=SINGLE)
@@ -130,7 +132,7 @@ def _scaling(runs: Sequence[TrialRun], rates: Mapping[TeamShape, float], most: i
     if len(profiled) < 2 or profiled[1] < CLEAR * profiled[0]:
         return None
     opening = max(run.open_seconds for run in runs if run.shape == best)
-    return Scaling(best.strategy, Rates(best.strategy, profiled), FORM_SECONDS + opening, most)
+    return Scaling(best.strategy, Rates(best.strategy, profiled), form_seconds + opening, most)
 
 
 def _no_gain(runs: Sequence[TrialRun], rates: Mapping[TeamShape, float]) -> str:

@@ -31,7 +31,7 @@ from hopfleet.errors import TaskError, UsageError, describe
 from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
 from hopfleet.runs.card import model_card
-from hopfleet.runs.evaluation import open_data
+from hopfleet.runs.evaluation import naming_differences, open_data
 from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
 from hopfleet.runs.prediction import check_target, collected, predictions
 from hopfleet.runs.results import Results
@@ -39,6 +39,7 @@ from hopfleet.runs.sealing import is_sealed, seal
 from hopfleet.runs.verify import find_data
 from hopfleet.support.files import check_private, digest, read_json, sync, write_text
 from hopfleet.support.plain import plain
+from hopfleet.support.text import visible
 from hopfleet.support.user_code import users_modules
 from hopfleet.version import __version__
 from hopfleet.worker.inference import predicted
@@ -86,17 +87,18 @@ class Bundle:
             return models[0]
         return framework.ensemble(models, [each["weight"] for each in members], logits=self.content["logits"])
 
-    def predict(self, rows: Any, *, to: str | os.PathLike[str] | None = None, batch_size: int = 1024) -> Any:
-        """Return predictions for new rows as an Arrow table, or write them to a file and return their number.
+    def predict(self, rows: Any, *, to: Any = None, batch_size: int = 1024) -> Any:
+        """Return predictions for new rows as an Arrow table, or write them and return their number.
 
         Rows are a data set, its folder, or any source of ``hop.partition``. Raw rows pass through the recipe of the
-        bundle, if it has one.
+        bundle, if it has one. ``to`` is as in ``trial.predict``.
         """
         path, model = check_target(to), self.model
         recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
         with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
             data = open_data(rows, self.content["columns"], recipe, Path(folder) / "data", labelled=False)
-            return collected(predictions(self._task, model, data, batch_size), path)
+            with naming_differences(data, self.content["columns"]):
+                return collected(predictions(self._task, model, data, batch_size), path, to)
 
     def predicted(self, batch: Mapping[str, Any]) -> pa.RecordBatch:
         """Return the predictions for a batch of prepared rows."""
@@ -109,7 +111,7 @@ class Bundle:
 
     def __repr__(self) -> str:
         trials = ", ".join(self.metrics)
-        return f"<Bundle {str(self.folder)!r}: {trials} of {self.content['experiment']}>"
+        return visible(f"<Bundle {str(self.folder)!r}: {trials} of {self.content['experiment']}>")
 
 
 @explained
@@ -120,6 +122,8 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> B
     changed since. For any other bundle, ``trust`` is its SHA-256, which the refusal names and which holds for exactly
     these files, or True.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"load_bundle({shown(path)}): must be the folder of a bundle")
     folder = Path(path).expanduser()
     if not (folder / FILE).is_file():
         raise UsageError(f"{folder}: is not a bundle: it has no {FILE}; trial.export(path, format='bundle') writes one")
@@ -127,7 +131,7 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> B
         content = read_json(folder / FILE)
         known = content["format"] == "hopfleet-bundle" and content["version"] == 1
         damaged = _damaged(folder, content) if known else []
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{folder}: is damaged ({describe(error)}); export it again") from error
     if not known:
         raise UsageError(f"{folder / FILE}: is not a bundle of a format that Hopfleet {__version__} reads")
@@ -149,6 +153,9 @@ def _damaged(folder: Path, content: Mapping[str, Any]) -> list[str]:
     files = content["files"]
     loaded = [TASK, *(each["file"] for each in content["models"])]
     loaded += [name for name in (RECIPE, ARRAYS, PICKLE) if (folder / name).exists()]
+    for name in files:  # a bundle of others may name any file, also one without an end
+        if (place := (folder / name).resolve()) != folder.resolve() / name or (place.exists() and not place.is_file()):
+            raise ValueError(f"{name!r} is not a file in the bundle")
     differ = [name for name, found in files.items() if digest(folder / name) != found]
     return [*(name for name in loaded if name not in files), *differ]
 

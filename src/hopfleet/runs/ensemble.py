@@ -49,6 +49,8 @@ class Ensemble:
         self.results = results
         self.logits = logits
         self._task = results.find_task(task)
+        if type(self._task.framework).ensemble is Framework.ensemble:
+            raise TaskError("ensembles: this framework does not support them; results.best is the best single model")
         ranked = [trial.id for trial in results.history.leaderboard() if trial.best is not None]
         names = ranked[: at_least_one("top", top)] or [results.best.id]
         #: The weight of each trial, the best trial first; weights add up to 1.

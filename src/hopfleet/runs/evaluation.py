@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from hopfleet.data.etl.preparation import prepare
 from hopfleet.data.etl.recipe import RECIPE, Batch, Prepared, Recipe, load_recipe
 from hopfleet.data.manifest import FILE
 from hopfleet.domain.rowsum import means
-from hopfleet.errors import DataChanged, DataError
+from hopfleet.errors import DataChanged, DataError, TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.inference import candidate, job, key, members, pieces, run_units, space_for
 from hopfleet.runs.place import Place
@@ -64,15 +64,16 @@ def _measured(
     writable = os.access(results.folder.path, os.W_OK)
     with space_for(tests / key(work) if writable else None, work) as space:
         opened = open_data(data, train.columns, recipe_of(train), space / "data")
-        sums = run_units(
-            candidates,
-            pieces(opened),
-            space,
-            folder=results.folder,
-            task=task,
-            definition=results.definition,
-            place=place,
-        )
+        with naming_differences(opened, train.columns):
+            sums = run_units(
+                candidates,
+                pieces(opened),
+                space,
+                folder=results.folder,
+                task=task,
+                definition=results.definition,
+                place=place,
+            )
         found = {name or trial: means(each) for trial, each in sums.items()}
         if writable:
             record = {"time": clock.now(), "data": work["data"], "fingerprint": opened.fingerprint}
@@ -127,6 +128,26 @@ def open_data(
             f"{', '.join(found.columns)}"
         )
     return found
+
+
+@contextlib.contextmanager
+def naming_differences(data: Dataset, columns: Mapping[str, object]) -> Iterator[None]:
+    """Let an error of the task name the columns whose types are not those of the training data.
+
+    Other types are not refused: a model may take rows of several shapes.
+    """
+    try:
+        yield
+    except TaskError as error:
+        found = {name: str(kind) for name, kind in data.columns.items()}
+        other = [
+            f"{name} is {found[name]}, not {kind}" if name in found else f"{name} is missing"
+            for name, kind in columns.items()
+            if found.get(name) != str(kind)
+        ]
+        if not other:
+            raise
+        raise TaskError(f"{error}\n\nThe rows differ from those of training: {'; '.join(other)}") from error
 
 
 def recipe_of(train: Dataset) -> Callable[[], Prepared] | None:

@@ -15,7 +15,7 @@ from hopfleet.data import Dataset
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
-from hopfleet.runs.evaluation import open_data, recipe_of
+from hopfleet.runs.evaluation import naming_differences, open_data, recipe_of
 from hopfleet.runs.exporting import joined_model
 from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
 from hopfleet.runs.place import Place
@@ -28,7 +28,7 @@ ENDINGS = (".parquet", ".csv", ".arrow")
 
 def check_target(to: Any) -> Path | None:
     """Return the file or folder to write; None if predictions are returned. Raise UsageError for any other target."""
-    if to is None or to is iter or (isinstance(to, type) and to.__name__ == "DataFrame"):
+    if to is None or to is iter or _is_frame(to):
         return None
     if not isinstance(to, str | os.PathLike):
         raise UsageError(f"to={shown(to)}: must be a file, a folder, pandas.DataFrame, iter, or None for a table")
@@ -41,6 +41,11 @@ def check_target(to: Any) -> Path | None:
     if not path.suffix and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"to={os.fspath(to)!r}: exists already; remove it, or give the name of a new folder")
     return path
+
+
+def _is_frame(to: Any) -> bool:
+    """Whether predictions are wanted as a data frame of pandas."""
+    return isinstance(to, type) and to.__name__ == "DataFrame" and to.__module__.partition(".")[0] == "pandas"
 
 
 def predict(
@@ -68,16 +73,17 @@ def predict(
         opened = pieces(open_data(data, train.columns, recipe_of(train), space / "data", labelled=False))
         output = output_in(space, opened, ".arrow" if path is None or path.suffix else ".parquet")
         working = InferenceTask(task, output, members(results, weights), logits=logits)
-        run_units(
-            [first],
-            opened,
-            space,
-            folder=results.folder,
-            task=working,
-            definition=results.definition,
-            place=place,
-            batch_size=batch_size,
-        )
+        with naming_differences(opened, train.columns):
+            run_units(
+                [first],
+                opened,
+                space,
+                folder=results.folder,
+                task=working,
+                definition=results.definition,
+                place=place,
+                batch_size=batch_size,
+            )
         return _finished(output, opened, path, to)
 
 
@@ -99,15 +105,18 @@ def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
 def _iterated(task: Task, model: Any, data: Any, train: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
     with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
         opened = open_data(data, train.columns, recipe_of(train), Path(folder) / "data", labelled=False)
-        yield from predictions(task, model, opened, batch_size)
+        with naming_differences(opened, train.columns):
+            yield from predictions(task, model, opened, batch_size)
 
 
-def collected(made: Iterator[pa.RecordBatch], path: Path | None) -> Any:
-    """Return predictions as a table, or write them to a file and return their number."""
+def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any:
+    """Return predictions as ``to`` says, or write them to a file, or to one in a folder, and return their number."""
     if path is None:
-        return pa.Table.from_batches(made)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return write(made, path)
+        table = pa.Table.from_batches(made)
+        return iter(table.to_batches()) if to is iter else table.to_pandas() if _is_frame(to) else table
+    file = path if path.suffix else path / "part-00000.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return write(made, file)
 
 
 def predictions(task: Task, model: Any, data: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:

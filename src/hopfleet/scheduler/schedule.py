@@ -35,6 +35,8 @@ class Schedule(ScheduleView):
     def join(self, worker: str, partitions: Iterable[int] | None, devices: int = 1) -> None:
         if worker in self.slots:
             raise InvariantBroken(f"worker {worker} joined twice")
+        if self.regrouping:
+            self.regrouping += devices
         slot = Slot(worker, None if partitions is None else frozenset(partitions), devices)
         self.slots[worker] = self.idle[worker] = slot
         self._ready.join(worker, slot.partitions)
@@ -52,6 +54,8 @@ class Schedule(ScheduleView):
         Units that were to come next have not begun, and wait for other workers.
         """
         slot = self.slots.pop(worker)
+        if self.regrouping and not slot.released:
+            self.regrouping = max(1, self.regrouping - slot.devices)  # its device may be gone, too
         self.idle.pop(worker, None)
         self._ready.leave(worker)
         if not slot.retired:
@@ -74,12 +78,12 @@ class Schedule(ScheduleView):
         self.layouts += 1
         self.idle.pop(worker, None)
         # A person leaves at least one worker, so all retire only to make room for teams.
-        if all(other.retired for other in self.slots.values()):
+        if not self.regrouping and all(other.retired for other in self.slots.values()):
             self.regrouping = self.devices
 
     def form_teams(self, shapes: Iterable[TeamShape]) -> None:
         """Note which teams take the place of all workers."""
-        self.spare, self.regrouping = self.regrouping - sum(shape.devices for shape in shapes), 0
+        self.spare, self.regrouping = max(0, self.regrouping - sum(shape.devices for shape in shapes)), 0
 
     def release(self, worker: str) -> None:
         """Note that a retired worker was told to go."""

@@ -37,7 +37,7 @@ from hopfleet.domain.space import grid_search
 from hopfleet.errors import CheckpointError
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions, WorkerOptions
-from hopfleet.frameworks.base import Batch, Batches, Framework, Session, Task
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
 from hopfleet.runs.replay import replay
 from hopfleet.search.grid import Grid
 
@@ -141,6 +141,28 @@ class FrameworkSuite:
             self._unit(neighbour, unit)
         session.save(tmp_path / "beside")
         assert _same(tmp_path, "alone", "beside"), "training depends on another session"
+
+    def test_trials_that_train_together_have_the_bits_of_each_alone(self, tmp_path: Path) -> None:
+        framework, cache = self.make().framework, EngineCache()
+        if framework.fusion_blocker:
+            return
+        configs = self.config, self.other or self.config
+        self._alone(tmp_path / "alone")
+        neighbour = self._open(configs[1], seed=SEED + 1)
+        self._train(neighbour, 2)
+        neighbour.save(tmp_path / "neighbour")
+        where: dict[str, Any] = {"placement": Placement.on(self.device), "threads": 1, "cache": cache}
+        sessions = [framework.open(dict(config), seed=SEED + n, **where) for n, config in enumerate(configs)]
+        for unit in range(2):
+            batches = _Batches(sessions[0], self._rows(unit))
+            try:
+                results = framework.flotilla(sessions).train(batches, last=[unit == 1] * 2)
+            except IsolationError:
+                return
+            assert not any(isinstance(each, Exception) for each in results), f"members failed: {results}"
+        for name, session in zip(("alone", "neighbour"), sessions, strict=True):
+            session.save(tmp_path / "member")
+            assert _same(tmp_path, name, "member"), f"the {name} trial ends differently beside the other"
 
     def test_a_snapshot_keeps_the_state_of_its_moment(self, tmp_path: Path) -> None:
         session = self._open()
@@ -277,9 +299,13 @@ class FrameworkSuite:
         return self.make().framework.open(chosen, seed=seed, placement=Placement.on(self.device), threads=1)
 
     def _unit(self, session: Session, unit: int) -> dict[str, RowSum]:
-        """Train on all rows, in another order in each unit."""
+        """Train on the rows of a unit."""
+        return session.train(_Batches(session, self._rows(unit)), last=unit == 1)
+
+    def _rows(self, unit: int) -> Columns:
+        """Return all rows, in another order in each unit."""
         order = np.random.default_rng([SEED, unit]).permutation(ROWS)
-        return session.train(_Batches(session, {k: v[order] for k, v in self.columns().items()}), last=unit == 1)
+        return {name: column[order] for name, column in self.columns().items()}
 
     def _train(self, session: Session, units: int) -> None:
         for unit in range(units):

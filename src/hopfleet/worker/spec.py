@@ -52,6 +52,8 @@ class WorkerSpec:
     compare: bool = False
     #: How workers train, in turn: the first worker as the first says, and so on.
     teams: tuple[TeamShape, ...] = (SINGLE,)
+    #: Whether the members of a team are on as many nodes as possible, so that a trial run measures the network.
+    apart: bool = False
     #: The strategy of teams that devices may join later; empty if they never do.
     joining: str = ""
     #: Strategies of trials by a value of their configurations; empty if all train as their worker does.

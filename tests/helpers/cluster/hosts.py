@@ -113,9 +113,12 @@ class Hosts:
     def drive(self, name: str, *, epochs: int, host: str = DRIVER, **ray: Any) -> None:
         """Begin to run an experiment on the driver's host; without options of Ray, on that host alone."""
         # Units on the cluster are long enough for the run to outlast all outages; the bits do not depend on it.
-        told = {"name": name, "epochs": epochs, "ray": ray, "seconds": 0.15 if ray else 0.0}
-        told["host"] = self.network.addresses[host]
-        words = [sys.executable, "-c", textwrap.dedent(SCRIPT), json.dumps(told)]
+        self.run(SCRIPT, {"name": name, "epochs": epochs, "ray": ray, "seconds": 0.15 if ray else 0.0}, host)
+
+    def run(self, script: str, told: Mapping[str, Any], host: str = DRIVER) -> None:
+        """Begin to run a script that is ``told`` something, and the address of its host, as JSON."""
+        arguments = json.dumps({**told, "host": self.network.addresses[host]})
+        words = [sys.executable, "-c", textwrap.dedent(script), arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self._driver = self.network.start(host, words, env=self._environment, **pipes)
 

@@ -112,6 +112,7 @@ class Local(SupervisedBackend[ProcessHandle]):
     """``workers`` processes on this machine."""
 
     name = "local"
+    form_seconds = 0.5
     importable = "can be imported (on sys.path, or installed)"
 
     def __init__(self) -> None:
@@ -145,6 +146,9 @@ class Local(SupervisedBackend[ProcessHandle]):
         here = len(self._workers) + len(self._due)
         for number in range(here, here + count):
             self._spawn(self._placement(number))
+
+    def teams_blocker(self, device: str, threads: int) -> str:
+        return ""
 
     def form_teams(self, shapes: Sequence[TeamShape]) -> None:
         for place in placements(self._spec.device, shapes, self._devices):

@@ -24,9 +24,9 @@ from hopfleet.backends.ray.nodes import check_nodes, end, explain, is_away
 from hopfleet.backends.ray.pending_workers import PendingWorker
 from hopfleet.backends.ray.placement import (
     WorkerNeeds,
+    how_many,
     one_of_each,
     place_partitions,
-    places_on,
     powers,
 )
 from hopfleet.backends.ray.versions import DriverVersions, storage_location
@@ -45,6 +45,7 @@ from hopfleet.domain.messages import (
     UnitFinished,
     VersionSaved,
 )
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
@@ -59,6 +60,9 @@ POLL_SECONDS = 1.0
 
 LOOK_SECONDS = 0.4
 """Maximum seconds between checks for silent workers and nodes."""
+
+FORM_SECONDS = 10.0
+"""Seconds until new actors have imported the framework and met as a team, about."""
 
 
 @explained
@@ -79,6 +83,7 @@ class Ray(ClusterBackend):
     """
 
     name = "ray"
+    form_seconds = FORM_SECONDS
 
     def __init__(
         self,
@@ -120,20 +125,29 @@ class Ray(ClusterBackend):
 
     # -------------------------------------------------------------------------------------------- the protocol
 
-    def offer(self, device: str, threads: int, team: int = 1, *, spans: bool = False) -> tuple[int, str]:
+    def offer(
+        self, device: str, threads: int, teams: Sequence[TeamShape] = (SINGLE,), *, spanning: Collection[str] = ()
+    ) -> tuple[int, str]:
         """Return how many workers the cluster has room for, and why.
 
-        Each worker is a ``team`` of that many members, which ``spans`` nodes if one node has no room for all.
+        Workers have these ``teams`` in turn. A team with a strategy among those ``spanning`` nodes does so if no node
+        has room for all of it.
         """
         self._connect()
-        found, needs = cluster.living(), self._team_needs(device, threads, team, spans)
-        count = len(places_on(found, sum(needs.room(node) for node in found), needs))
-        return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
+        found = cluster.living()
+        needs = [self._needs(device, threads, shape, spans=shape.strategy in spanning) for shape in teams]
+        return max(1, how_many(found, needs)), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
 
-    def _team_needs(self, device: str, threads: int, size: int, spans: bool) -> WorkerNeeds:
-        if size > 1 and device != "cpu" and 0 < self.share["gpus"] < 1:
+    def _needs(self, device: str, threads: int, shape: TeamShape, *, spans: bool, apart: bool = False) -> WorkerNeeds:
+        if shape.devices > 1 and device != "cpu" and 0 < self.share["gpus"] < 1:
             raise UsageError(f"gpus={self.share['gpus']!r}: the members of a team need a GPU each; use gpus=1")
-        return WorkerNeeds(device=device, threads=threads, size=size, spans=spans, **self.share)
+        return WorkerNeeds(device=device, threads=threads, shape=shape, spans=spans, apart=apart, **self.share)
+
+    def _needs_of(self, shape: TeamShape) -> WorkerNeeds:
+        """Return what a worker of this run needs."""
+        spec = self._spec
+        spans = shape.devices > 1 and spec.task.framework.spans_nodes(shape.strategy)
+        return self._needs(spec.device, spec.threads, shape, spans=spans, apart=spec.apart)
 
     def measure_links(self, size: int) -> tuple[tuple[FreeNode, ...], bandwidth.Costs]:
         self._connect()
@@ -161,33 +175,48 @@ class Ray(ClusterBackend):
         self._spec = spec
         self._payload = cluster.require_ray().put(pickled(spec))
         self._location = storage_location(self.storage, spec.checkpoints)
-        shape, *others = set(spec.teams)
-        if others:
-            names = ", ".join(map(str, spec.teams))
-            raise UsageError(f"parallelism: {names}: all workers of a Ray cluster train alike; name one strategy")
-        spans = shape.devices > 1 and spec.task.framework.spans_nodes(shape.strategy)
-        self._needs = self._team_needs(spec.device, spec.threads, shape.devices, spans).among(cluster.living())
-        nodes, chosen = self._discovery.choose(workers, self._needs)
-        counts = Counter(place[0] for place in chosen)
+        living = cluster.living()
+        self._teams = [self._needs_of(shape).among(living) for shape in spec.teams]
+        nodes, chosen = self._discovery.choose(workers, self._teams)
+        counts = Counter(place[0] for _, place in chosen if place)
         placed = place_partitions(len(spec.train), counts, self.replicas)
-        used = [node for node in nodes if any(node.id in place for place in chosen)]
+        used = [node for node in nodes if any(node.id in place for _, place in chosen)]
         self._speeds_unknown = len({node.sort for node in used}) > 1
         for node in used:
             # With several sorts of nodes, each node begins with one partition to profile trials on. A node without
             # the first member of a team needs none.
             mine = placed.get(node.id, ())
             self._open(node, mine[:1] if self._speeds_unknown else mine)
-        for place in chosen:
-            self._spawn(place)
+        for needs, place in chosen:
+            if place:
+                self._spawn(PendingWorker(needs, place=place))
         check_nodes(list(self._nodes.values()), spec, self._location)
         for handle in self._nodes.values():
             self._fetch(handle, handle.partitions)
-        self._pending.add(*[PendingWorker()] * (workers - len(chosen)))
-        self._discovery.watch(self._homeless)
+        self._pending.add(*(PendingWorker(needs) for needs, place in chosen if not place))
+        self._discovery.watch(lambda: sum(needs.size for needs in self._homeless()))
 
     def add(self, count: int) -> None:
-        self._pending.add(*[PendingWorker()] * count)
+        here = len(self._workers)
+        self._pending.add(*(PendingWorker(self._teams[(here + n) % len(self._teams)]) for n in range(count)))
         self._start_due()
+
+    def form_teams(self, shapes: Sequence[TeamShape]) -> None:
+        self._formed, room = True, sum(node.room for node in self._nodes.values())
+        for others, shape in zip(range(len(shapes))[::-1], shapes, strict=True):
+            # A node may have been lost since the controller counted devices.
+            size = max(1, min(shape.devices, room - others))
+            self._pending.add(PendingWorker(self._needs_of(shape).reduced(size)))
+            room -= size
+        self._start_due()
+
+    def teams_blocker(self, device: str, threads: int) -> str:
+        if self.autoscale:
+            return "hop.Ray(autoscale=True) gives nodes without work back"
+        self._connect()
+        needs = self._needs(device, threads, SINGLE, spans=False)
+        kinds = {needs.kind(node) for node in cluster.living() if needs.room(node)}
+        return "" if len(kinds) < 2 else "the nodes of the cluster have devices of different kinds; name one as device"
 
     def place(self, worker: str, partition: int) -> None:
         """Bring a partition to the worker's node, where all workers can read it."""

@@ -10,7 +10,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.cluster import Verdict
@@ -61,34 +61,39 @@ class Discovery:
         #: If the last node is lost: the reason, and the deadline for another one.
         self._bereft: tuple[str, float] | None = None
 
-    def choose(self, workers: int, needs: WorkerNeeds) -> tuple[list[Node], list[Place]]:
-        """Return all nodes, and a place for each worker; with an autoscaler for those that fit, at least for one.
+    def choose(self, workers: int, teams: Sequence[WorkerNeeds]) -> tuple[list[Node], list[tuple[WorkerNeeds, Place]]]:
+        """Return all nodes, and what each worker needs, with its place.
 
-        Resources that were just released take a moment to show.
+        With an autoscaler, at least one worker has a place; the places of others may be empty.
+        Workers have the given ``teams`` in turn. Resources that were just released take a moment to show.
         """
-        self._needs = needs
-        self._demand = Demand(needs.anywhere, needs.labels)
+        self._teams = teams
+        self._demand = Demand(teams[0].anywhere, teams[0].labels)
+        wanted = [teams[number % len(teams)] for number in range(workers)]
         deadline = time.monotonic() + (GROW_SECONDS if self._autoscale else ROOM_SECONDS)
         while True:
             nodes = cluster.living()
             self._known = {node.id for node in nodes}
             try:
-                return nodes, choose_nodes(nodes, workers, needs, pack=self._pack)
+                return nodes, list(zip(wanted, choose_nodes(nodes, wanted, pack=self._pack), strict=True))
             except UsageError:
                 if time.monotonic() > deadline:
                     raise
             if self._autoscale:
-                fit = places_on(nodes, workers, needs, pack=self._pack)
-                if not self._demand.keep(0 if fit else workers * needs.size) and fit:
-                    return nodes, fit
+                fit = places_on(nodes, wanted, pack=self._pack)
+                if not self._demand.keep(0 if any(fit) else sum(needs.size for needs in wanted)) and any(fit):
+                    return nodes, list(zip(wanted, fit, strict=True))
             time.sleep(0.1)
 
-    def look_for(self, needs: WorkerNeeds) -> None:
+    def look_for(self, teams: Sequence[WorkerNeeds]) -> None:
         """Look for room for other workers than before."""
-        self._needs = needs
+        self._teams = teams
 
     def watch(self, lacking: Callable[[], int]) -> None:
-        """Look for new nodes in the background, and keep the autoscaler informed about missing room."""
+        """Look for new nodes in the background, and keep the autoscaler informed about missing room.
+
+        ``lacking`` returns the number of members without room.
+        """
         over = threading.Event()
 
         def watch() -> None:
@@ -98,36 +103,38 @@ class Discovery:
                         self._forgotten = True
                         return
                     seen = [node for node in cluster.nodes() if self._lives(node)]
-                    if not self._demand.keep(lacking() * self._needs.size if self._autoscale else 0):
+                    if not self._demand.keep(lacking() if self._autoscale else 0):
                         self._seen = seen
 
         watcher = threading.Thread(target=watch, daemon=True, name="hopfleet-nodes")
         self._watching = over, watcher
         watcher.start()
 
-    def newcomers(self, used: Collection[str], waiting: int) -> list[tuple[Node, int]]:
-        """Return further nodes to use, each with the number of workers to start there.
+    def newcomers(self, used: Collection[str], waiting: Sequence[WorkerNeeds]) -> list[tuple[Node, list[WorkerNeeds]]]:
+        """Return further nodes to use, each with the workers to start there.
 
-        These are nodes that have joined, if ``elastic``, and others if a worker waits for room. A team that waits may
-        need room on several nodes, and then a node comes with no worker of its own.
+        These are nodes that have joined, if ``elastic``, and others if a worker is ``waiting`` for room. A team that
+        waits may need room on several nodes, and then a node comes with no worker of its own.
         """
         seen, self._seen = self._seen, []
-        found = []
+        left, found = list(waiting), []
         for node in seen:
-            room, members = self._needs.room(node) // self._needs.size, self._needs.room(node)
-            adds = self._needs.spans and waiting > 0 and members > 0
-            if node.id in used or (room < 1 and not adds):
+            room = self._teams[0].room(node)
+            adds = room > 0 and any(needs.spans for needs in left)
+            if node.id in used or not (adds or _fitting(room, [*left, *self._teams])):
                 continue
             if node.id in self._lost and not self._long_lost(node):
                 continue  # seen before it was lost
             new = self._elastic and not self._autoscale and (node.id not in self._known or node.id in self._lost)
             self._known.add(node.id)
-            count = room if new else min(room, waiting)
-            if count or adds:
-                waiting = max(0, waiting - count)
+            starts = _fitting(room, [*left, *list(self._teams) * room] if new else left)
+            if starts or adds:
+                for needs in starts:
+                    if needs in left:
+                        left.remove(needs)
                 self._lost.pop(node.id, None)
                 self._bereft = None
-                found.append((node, count))
+                found.append((node, starts))
         return found
 
     def now(self) -> dict[str, Node]:
@@ -180,3 +187,13 @@ class Discovery:
 
     def _long_lost(self, node: Node) -> bool:
         return time.monotonic() - self._lost[node.id] > RETURN_SECONDS
+
+
+def _fitting(room: int, wanted: Iterable[WorkerNeeds]) -> list[WorkerNeeds]:
+    """Return the workers that fit on one node with that room for members, the first ones first."""
+    found = []
+    for needs in wanted:
+        if needs.size <= room:
+            room -= needs.size
+            found.append(needs)
+    return found

@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopfleet.backends.ray import cluster
@@ -53,7 +53,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     autoscale: bool
     outage: float
     pack: bool
-    _needs: WorkerNeeds
+    #: What workers need, in turn; all members of all workers need the same of their nodes.
+    _teams: Sequence[WorkerNeeds]
     #: Further options of Ray for all actors.
     _options: Mapping[str, Any]
     _head: cluster.Peer | None = None
@@ -80,6 +81,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         self._speeds_unknown = False
         #: What the run waits for, in words; empty if for nothing.
         self._trouble = ""
+        #: Whether teams were formed during the run; these shrink with their nodes.
+        self._formed = False
 
     # -------------------------------------------------------------------------------------------------- liveness
 
@@ -104,8 +107,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             elif handle.ready and silence > STUCK_SECONDS and not handle.asked:
                 self._ask_about(handle)
         if not self._closing:
-            for joined, count in self._discovery.newcomers(self._nodes, self._homeless()):
-                self._welcome(joined, count)
+            for joined, starts in self._discovery.newcomers(self._nodes, self._homeless()):
+                self._welcome(joined, starts)
         alone = self._discovery.check_wait()
         self._trouble = self._outage(now) or head or alone
 
@@ -190,7 +193,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         for name, used in self._nodes.items():
             mine = [handle for handle in self._workers.values() if handle.node == name and not handle.ready]
             why = why_unready(
-                self._needs,
+                mine[0].needs if mine else self._teams[0],
                 seen.get(name, used.node),
                 agent=used.answered > 0,
                 fetching=() if used.ready else used.partitions,
@@ -214,9 +217,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         """Return the number of workers on each node that has any; a team is where its first member is."""
         return Counter(handle.node for handle in self._workers.values())
 
-    def _homeless(self) -> int:
-        """Return the number of pending workers for which no node in use has room."""
-        return len(self._pending.homeless(self._nodes))
+    def _homeless(self) -> list[WorkerNeeds]:
+        """Return the pending workers for which no node in use has room."""
+        return [pending.needs for pending in self._pending.homeless(self._nodes)]
 
     def _start_due(self) -> None:
         """Start the pending workers that are due, if there is room for them."""
@@ -226,21 +229,22 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         started = Counter(process.node for process in self._processes())
         # A node that is not ready will get workers that are not counted yet.
         room = {name: node.room - started[name] for name, node in self._nodes.items() if node.ready}
-        for place, failures in self._pending.fill(now, self._nodes, room, self._places):
-            self._spawn(place, failures)
+        for pending in self._pending.fill(now, self._nodes, room, self._places):
+            self._spawn(pending)
 
-    def _places(self, room: Mapping[str, int]) -> list[Place]:
+    def _places(self, needs: WorkerNeeds, room: Mapping[str, int]) -> list[Place]:
         """Return a place for one worker, given the room on nodes, if there is one."""
-        return places(room, 1, self._needs, {name: self._needs.kind(self._nodes[name].node) for name in room})
+        return places(room, 1, needs, {name: needs.kind(self._nodes[name].node) for name in room})
 
-    def _spawn(self, place: Place, failures: int = 0) -> None:
-        """Start a worker at a place, with its share of each node. A team starts as a whole or not at all."""
+    def _spawn(self, pending: PendingWorker) -> None:
+        """Start a worker at its place, with its share of each node. A team starts as a whole or not at all."""
+        needs, place = pending.needs, pending.place
         # The first member of a team reads the data.
         at = max(range(len(place)), key=lambda rank: (len(self._nodes[place[rank]].partitions), -rank))
         place = (place[at], *place[:at], *place[at + 1 :])
         name, group, secret = self._next_name(), None, secrets.token_bytes()
         if len(place) > 1:
-            group = reserve([self._needs.on(self._nodes[node].node) for node in place], place)
+            group = reserve([needs.on(self._nodes[node].node) for node in place], place)
         processes: list[ActorHandle] = []
         for rank, node in enumerate(place):
             used, seat = self._nodes[node], None
@@ -249,11 +253,12 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
                 first = processes[0].actor if processes else None
                 seat = Seat(rank, place, address, secret, first)
             path = tuple(entry for entry in sys.path if entry)
-            setup = Setup(name, node, used.agent, self._spec.device, self._location, path, home(), seat)
-            takes = self._needs.on(used.node)
-            processes.append(start_worker(setup, self._payload, takes=takes, options=self._options, group=group))
+            setup = Setup(name, node, used.agent, self._spec.device, self._location, path, home(), needs.shape, seat)
+            processes.append(
+                start_worker(setup, self._payload, needs=needs, at=used.node, options=self._options, group=group)
+            )
         handle, *members = processes
-        handle.failures, handle.members = failures, members
+        handle.failures, handle.members = pending.failures, members
         for member in members:
             member.leader = handle
         self._workers[name] = handle
@@ -267,7 +272,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         handle.joined = True
         everything = len(node.partitions) == len(self._spec.train)
         partitions = None if everything else node.partitions
-        placement = Placement((handle.device,) * len(handle.team), self._spec.teams[0].strategy)
+        placement = Placement((handle.device,) * len(handle.team), handle.needs.shape.strategy)
         self._events.append(WorkerJoined(handle.name, placement, partitions))
 
     def _give_up(self, process: ActorHandle, reason: str) -> None:
@@ -307,13 +312,17 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             self._events.append(WorkerLost(handle.name, reason, self._last_words(handle), replaced))
         if not wanted:
             return
+        successor = PendingWorker(handle.needs, place=handle.nodes)
+        if self._formed:  # no user has asked for this size
+            left = tuple(node for node in handle.nodes if node in self._nodes)
+            successor = PendingWorker(handle.needs.reduced(len(left)), place=left)
         if handle.joined:
-            self._pending.add(PendingWorker(place=handle.nodes))
+            self._pending.add(successor)
             self._start_due()
             return
         failures = handle.failures + 1
         check_starts(handle.name, failures, reason, "the logs of Ray on that node may say why")
-        self._pending.add(PendingWorker(time.monotonic() + restart_pause(failures), handle.nodes, failures))
+        self._pending.add(successor._replace(when=time.monotonic() + restart_pause(failures), failures=failures))
 
     def _last_words(self, handle: ActorHandle) -> str:
         """Return the end of the output of the current trial, if the node agent can tell."""
@@ -326,7 +335,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _open(self, node: Node, partitions: tuple[int, ...]) -> NodeHandle:
         """Begin to use a node."""
-        opened = self._known_nodes.open(node, self._needs.room(node), partitions, self._options)
+        opened = self._known_nodes.open(node, self._teams[0].room(node), partitions, self._options)
         self._nodes[node.id] = opened
         opened.attend(self._calls, self._lose_node)
         opened.ask(self._calls)
@@ -359,7 +368,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             wanted.append((valid.stored, tuple(range(len(valid)))))
         self._calls.then_all([node.call("fetch", *each, home()) for each in wanted], fetched)
 
-    def _welcome(self, node: Node, count: int) -> None:
+    def _welcome(self, node: Node, starts: Sequence[WorkerNeeds]) -> None:
         """Begin to use a node in the middle of a run. If the node cannot be used, the log says why."""
         placed = {name: other.partitions for name, other in self._nodes.items()}
         opened = self._open(node, share(len(self._spec.train), placed))
@@ -376,9 +385,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
                 self._refuse(opened, "; ".join(problems))
                 return
             self._fetch(opened, opened.partitions)
-            housed = self._pending.house(count, self._nodes)
-            for failures in housed + [0] * (count - len(housed)):
-                self._spawn((node.id,) * self._needs.size, failures)
+            for pending in self._pending.house(starts, self._nodes):
+                self._spawn(pending._replace(place=(node.id,) * pending.needs.size))
 
         self._calls.then(token.ask(opened, self._spec), answered)
 
@@ -397,7 +405,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         del self._nodes[name]
         self._discovery.lose(name)
         self._known_nodes.close(node)
-        if where in self._needs.members:
+        if where in self._teams[0].members:
             self._leave_plan()
         for handle in [handle for handle in self._workers.values() if name in handle.nodes]:
             whose = "its node" if handle.node == name else "a node of its team,"
@@ -411,10 +419,10 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _leave_plan(self) -> None:
         """Let the team of a plan be on any nodes, since one of those that the plan names is gone."""
-        self._needs = dataclasses.replace(self._needs, members=())
-        self._discovery.look_for(self._needs)
+        self._teams = [dataclasses.replace(needs, members=()) for needs in self._teams]
+        self._discovery.look_for(self._teams)
         for node in self._nodes.values():
-            node.room = self._needs.room(node.node)
+            node.room = self._teams[0].room(node.node)
 
     def _is_unused(self, node: NodeHandle) -> bool:
         """Whether a node has no worker, will get none, and holds no version that only it has."""

@@ -9,15 +9,16 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from hopfleet.backends.ray.placement import Place
+from hopfleet.backends.ray.placement import Place, WorkerNeeds
 
-Choice = Callable[[Mapping[str, int]], Sequence[Place]]
-"""A function that finds places for workers, given the room on each node."""
+Choice = Callable[[WorkerNeeds, Mapping[str, int]], Sequence[Place]]
+"""A function that finds a place for a worker, given the room on each node."""
 
 
 class PendingWorker(NamedTuple):
     """A worker to start: when, on which nodes (or any), and how many predecessors died before they were ready."""
 
+    needs: WorkerNeeds
     when: float = 0.0
     place: Place = ()
     failures: int = 0
@@ -46,10 +47,8 @@ class PendingWorkers:
         """Return the workers that fit on none of the nodes in use, or whose node is lost."""
         return [pending for pending in self._open if not pending.place or not set(pending.place) <= set(nodes)]
 
-    def fill(
-        self, now: float, nodes: Collection[str], room: Mapping[str, int], choose: Choice
-    ) -> list[tuple[Place, int]]:
-        """Take the workers that are due: the place and the failures of each. One without room waits for a new node.
+    def fill(self, now: float, nodes: Collection[str], room: Mapping[str, int], choose: Choice) -> list[PendingWorker]:
+        """Take the workers that are due, each with its place. One without room waits for a new node.
 
         A replacement goes to the place of its predecessor, which has room for it; others where ``choose`` finds room.
         """
@@ -58,18 +57,22 @@ class PendingWorkers:
         left, filled = dict(room), []
         for pending in due:
             mine = pending.place if set(pending.place) <= set(nodes) else ()
-            place = mine or next(iter(choose(left)), ())
+            place = mine or next(iter(choose(pending.needs, left)), ())
             if not place:
                 self._open.append(pending._replace(place=()))
                 continue
             for node in place:
                 if node in left:
                     left[node] -= 1
-            filled.append((place, pending.failures))
+            filled.append(pending._replace(place=place))
         return filled
 
-    def house(self, count: int, nodes: Collection[str]) -> list[int]:
-        """Take up to ``count`` homeless workers for a node that has joined; return the failures of each."""
-        homeless = self.homeless(nodes)
-        self._open = [pending for pending in self._open if pending not in homeless] + homeless[count:]
-        return [pending.failures for pending in homeless[:count]]
+    def house(self, wanted: Sequence[WorkerNeeds], nodes: Collection[str]) -> list[PendingWorker]:
+        """Take homeless workers for a node that has joined, as far as there are such; all others are new."""
+        housed = []
+        for needs in wanted:
+            alike = [pending for pending in self.homeless(nodes) if pending.needs.shape == needs.shape]
+            if alike:
+                self._open.remove(alike[0])
+            housed.append(alike[0] if alike else PendingWorker(needs))
+        return housed

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
 
 SLOW = 0.75
@@ -50,7 +51,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerNeeds:
-    """What each worker needs of its node."""
+    """What a worker needs of its node, or each member of its team of theirs."""
 
     device: str
     threads: int = 1
@@ -63,10 +64,21 @@ class WorkerNeeds:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: The node of each member of the only worker, by its name; empty if members may be anywhere.
     members: tuple[str, ...] = ()
-    #: Members of a worker's team; each takes a share of its node.
-    size: int = 1
+    #: The strategy of the worker, and the members of its team.
+    shape: TeamShape = SINGLE
     #: Whether the members of a team may be on several nodes.
     spans: bool = False
+    #: Whether the members of a team that spans nodes are on as many as possible, not on as few.
+    apart: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return self.shape.devices
+
+    def reduced(self, size: int) -> WorkerNeeds:
+        """Return what a team with fewer members needs; a team of one is a single device."""
+        return replace(self, shape=self.shape._replace(devices=size) if size > 1 else SINGLE)
 
     def on(self, node: Node) -> dict[str, float]:
         """Return the resources that a worker takes on a node, under Ray's names."""
@@ -156,26 +168,46 @@ Place = tuple[str, ...]
 """The node of each member of a worker's team; one node for a worker on one device."""
 
 
-def choose_nodes(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pack: bool = False) -> list[Place]:
+def choose_nodes(nodes: Sequence[Node], wanted: Sequence[WorkerNeeds], *, pack: bool = False) -> list[Place]:
     """Choose nodes for each worker: as evenly as their room allows, or, to ``pack`` them, on as few as possible."""
-    chosen = places_on(nodes, workers, needs, pack=pack)
-    if len(chosen) < workers:
-        seen = "; ".join(needs.explain(node) for node in nodes)
-        teams = "" if needs.size == 1 or needs.spans else "; a team with this strategy must fit on one node"
-        fewer = "use fewer workers" if needs.size == 1 else "use fewer workers, smaller teams"
+    chosen = places_on(nodes, wanted, pack=pack)
+    if not all(chosen):
+        seen = "; ".join(wanted[0].explain(node) for node in nodes)
+        homeless = [needs for needs, place in zip(wanted, chosen, strict=True) if not place]
+        bound = next((needs.shape for needs in homeless if needs.size > 1 and not needs.spans), None)
+        teams = "" if bound is None else f"; a team with {bound.strategy!r} must fit on one node"
+        fewer = "use fewer workers" if all(needs.size == 1 for needs in wanted) else "use fewer workers, smaller teams"
         raise UsageError(
-            f"workers={workers}: only {len(chosen)} fit, at {needs} each ({seen}){teams}; {fewer}, or add "
-            "nodes (Ray's autoscaler does so for hop.Ray(autoscale=True))"
+            f"workers={len(wanted)}: only {sum(map(bool, chosen))} fit, at "
+            f"{' or '.join(dict.fromkeys(map(str, wanted)))} each ({seen}){teams}; {fewer}, or add nodes (Ray's "
+            "autoscaler does so for hop.Ray(autoscale=True))"
         )
     return chosen
 
 
-def places_on(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pack: bool = False) -> list[Place]:
-    """Return at most ``workers`` places on nodes."""
-    room = {node.id: needs.room(node) for node in nodes}
-    chosen = places(room, workers, needs, {node.id: needs.kind(node) for node in nodes}, pack=pack)
-    names = {node.id: node.name for node in nodes}
-    return [tuple(_in_order(place, names, needs.members)) for place in chosen]
+def how_many(nodes: Sequence[Node], teams: Sequence[WorkerNeeds]) -> int:
+    """Return how many workers fit on nodes if they have these ``teams`` in turn."""
+    room = sum(teams[0].room(node) for node in nodes)
+    fits, count = -1, room * len(teams) // sum(needs.size for needs in teams)
+    while fits != count:
+        fits, count = count, sum(map(bool, places_on(nodes, [teams[n % len(teams)] for n in range(count)])))
+    return count
+
+
+def places_on(nodes: Sequence[Node], wanted: Sequence[WorkerNeeds], *, pack: bool = False) -> list[Place]:
+    """Return a place on nodes for each worker, empty if there is none; large teams come first."""
+    found: list[Place] = [()] * len(wanted)
+    if not wanted:
+        return found
+    room, names = Counter({node.id: wanted[0].room(node) for node in nodes}), {node.id: node.name for node in nodes}
+    alike = {needs.shape: needs for needs in wanted}
+    for shape, needs in sorted(alike.items(), key=lambda item: (-item[0].devices, item[0])):
+        numbers = [number for number, each in enumerate(wanted) if each.shape == shape]
+        kinds = {node.id: needs.kind(node) for node in nodes}
+        for number, place in zip(numbers, places(room, len(numbers), needs, kinds, pack=pack), strict=False):
+            room.subtract(place)
+            found[number] = tuple(_in_order(place, names, needs.members))
+    return found
 
 
 def _in_order(place: Place, names: Mapping[str, str], members: Sequence[str]) -> Iterator[str]:
@@ -195,9 +227,10 @@ def places(
     """Return at most ``count`` places, given the ``room`` for members on each node and the kinds of their devices.
 
     The members of a team are on one node where that has room, and otherwise, if teams span nodes, on as few as
-    possible, all with the same kind of device.
+    possible, all with the same kind of device; members that are ``apart`` are on as many as possible.
     """
-    whole = {name: free // needs.size for name, free in room.items()}
+    apart = needs.apart and needs.spans
+    whole = {name: 0 if apart else free // needs.size for name, free in room.items()}
     chosen: list[Place] = [(name,) * needs.size for name in (packed if pack else spread)(whole, count)]
     left = Counter({name: max(0, free) for name, free in room.items()})
     for place in chosen:
@@ -206,7 +239,8 @@ def places(
         alike = Counter({name: free for name, free in left.items() if kinds[name] == kind})
         while len(chosen) < count and alike.total() >= needs.size:
             most = sorted(alike, key=lambda name: -alike[name])
-            place = tuple([name for name in most for _ in range(alike[name])][: needs.size])
+            seats = [(turn if apart else 0, number) for number, name in enumerate(most) for turn in range(alike[name])]
+            place = tuple(most[number] for _, number in sorted(seats)[: needs.size])
             alike.subtract(place)
             chosen.append(place)
     return chosen

@@ -28,7 +28,7 @@ from hopfleet.backends.ray.links import Seat
 from hopfleet.backends.ray.node_agent import LOGS, at_home
 from hopfleet.backends.ray.versions import StorageLocation, WorkerVersions
 from hopfleet.domain.messages import RunUnit, SaveVersion
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Framework
@@ -79,6 +79,7 @@ class Setup:
     location: StorageLocation
     path: tuple[str, ...]
     home: tuple[str, str]  #: of the driver, see ``node_agent.home``
+    shape: TeamShape = SINGLE
     seat: Seat | None = None  #: in a team; None for a worker on one device
 
 
@@ -169,8 +170,7 @@ class WorkerActor:
             valid = spec.valid and at_home(spec.valid, setup.home)
             spec = replace(spec, train=at_home(spec.train, setup.home), valid=valid)
             device = _device(setup.device, spec)
-            shape, team = spec.teams[0], None
-            placement = Placement((device,) * shape.devices, shape.strategy)
+            team, placement = None, Placement((device,) * setup.shape.devices, setup.shape.strategy)
             if setup.seat is not None:
                 team = self._join(setup.seat, spec, placement)
                 if setup.seat.rank:

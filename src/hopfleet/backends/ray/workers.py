@@ -8,6 +8,7 @@ from typing import Any
 
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.nodes import on
+from hopfleet.backends.ray.placement import Node, WorkerNeeds
 from hopfleet.backends.ray.worker_actor import Setup, WorkerActor
 from hopfleet.backends.supervision import WorkerHandle
 from hopfleet.domain.version_ref import VersionRef
@@ -25,6 +26,7 @@ class ActorHandle(WorkerHandle):
     """A worker that is an actor on a node."""
 
     node: str
+    needs: WorkerNeeds
     actor: Any
     #: The method that sends orders and returns reports.
     exchange: Any
@@ -87,13 +89,13 @@ def give_back(group: Any) -> None:
 
 
 def start_worker(
-    setup: Setup, payload: Any, *, takes: Mapping[str, float], options: Any, failures: int = 0, group: Any = None
+    setup: Setup, payload: Any, *, needs: WorkerNeeds, at: Node, options: Any, group: Any = None
 ) -> ActorHandle:
-    """Start a worker as an actor that takes a share of its node, with further ``options`` of Ray.
+    """Start a worker as an actor that takes a share of the node ``at`` hand, with further ``options`` of Ray.
 
     A member of a team takes its share of the team's placement group.
     """
-    ray = cluster.require_ray()
+    ray, takes = cluster.require_ray(), needs.on(at)
     others = {name: amount for name, amount in takes.items() if name not in ("CPU", "GPU", "memory")}
     actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1}, enable_task_events=False)(
         WorkerActor
@@ -107,9 +109,7 @@ def start_worker(
     )
     started = actor.remote(setup, payload)
     exchange = started.exchange.options(concurrency_group="talk")
-    return ActorHandle(
-        name=setup.name, node=setup.node, actor=started, exchange=exchange, failures=failures, group=group
-    )
+    return ActorHandle(name=setup.name, node=setup.node, needs=needs, actor=started, exchange=exchange, group=group)
 
 
 def _in_group(group: Any, rank: int) -> Any:

@@ -14,10 +14,13 @@ from hopfleet.scheduler.timeouts import estimate
 def regroup(state: State, scaling: Scaling) -> Iterator[m.Message]:
     """Retire all workers if teams of their devices end all trials sooner; form these teams when the workers are gone.
 
-    Trials that end meanwhile leave more devices to the others.
+    Trials that end meanwhile leave more devices to the others, and so do workers that join.
     """
     schedule = state.schedule
     if schedule.regrouping:
+        for slot in schedule.slots.values():
+            if not slot.retired:
+                yield state.decide(m.WorkerRetired(slot.worker))
         if not schedule.slots and schedule.trials and not state.ending:
             sizes = even_teams(len(schedule.trials), schedule.regrouping, scaling)
             yield state.decide(m.FormTeams(tuple(map(scaling.shape, sizes))))
@@ -27,9 +30,9 @@ def regroup(state: State, scaling: Scaling) -> Iterator[m.Message]:
 
 
 def _last_trials(state: State) -> bool:
-    """Whether trials are under way, no others will follow, and each worker can take all of them."""
+    """Whether trials are under way, and neither trials nor workers will follow or are about to leave."""
     busy = state.ending or state.stands or state.starting or state.waiting or state.requests
-    if busy or state.pinned or any(slot.retired for slot in state.schedule.slots.values()):
+    if busy or state.coming or any(slot.retired for slot in state.schedule.slots.values()):
         return False
     search = state.search
     more = search.streams and state.suggested < search.trials

@@ -7,22 +7,41 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
+from keras.src.random.seed_generator import global_seed_generator
 
 
-def torch_streams(seed: int | None = None, put: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the stream of PyTorch, from which layers may draw on that backend: the present one, or one by its seed.
+def seeded(seed: int) -> dict[str, Any]:
+    """Return the streams of a new trial that Keras has besides those of Python and NumPy."""
+    found = {"keras": np.array([seed % 2**31, 0], np.int64)}
+    if keras.backend.backend() == "torch":
+        import torch
 
-    With ``put``, set the stream instead. On other backends there is none: layers draw from variables of the model.
+        found["torch"] = torch.Generator().manual_seed(seed).get_state().numpy().copy()
+    return found
+
+
+def streams() -> dict[str, Any]:
+    """Return the process's streams: that of operations without a seed and, on that backend, that of PyTorch.
+
+    Layers of other backends draw from variables of the model.
     """
-    if keras.backend.backend() != "torch":
-        return {}
-    import torch
+    found = {"keras": np.array(keras.ops.convert_to_numpy(global_seed_generator().state.value), np.int64)}
+    if keras.backend.backend() == "torch":
+        import torch
 
-    if put is not None:
-        torch.set_rng_state(torch.from_numpy(put["torch"]))
-        return {}
-    state = torch.get_rng_state() if seed is None else torch.Generator().manual_seed(seed).get_state()
-    return {"torch": state.numpy().copy()}
+        found["torch"] = torch.get_rng_state().numpy().copy()
+    return found
+
+
+def put_streams(wanted: Mapping[str, Any]) -> None:
+    """Set the process's streams."""
+    # Versions of older releases have no stream of operations without a seed.
+    global_seed_generator().state.assign(wanted.get("keras", [0, 0]))
+    if keras.backend.backend() == "torch":
+        import torch
+
+        torch.set_rng_state(torch.from_numpy(wanted["torch"]))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.state.tree import Tree
 
 REMEDIES = {
-    "EarlyStopping": "pass stop=hop.Patience(...) to the experiment, which stops trials",
     "ModelCheckpoint": "leave it out: Hopfleet keeps the model of the best epoch",
     "BackupAndRestore": "leave it out: Hopfleet resumes experiments by itself",
     "TensorBoard": "leave it out: results.plot() draws learning curves",
@@ -36,8 +35,7 @@ class EpochCallbacks:
         for each in given:
             if not isinstance(each, keras.callbacks.LearningRateScheduler | keras.callbacks.ReduceLROnPlateau):
                 name = type(each).__name__
-                remedy = REMEDIES.get(name, "write a hop.Callback, or override train() in the task")
-                raise TaskError(f"callbacks: {name} cannot be kept while a trial hops between workers; {remedy}")
+                raise TaskError(f"callbacks: {name} cannot be kept while a trial hops between workers; {_remedy(each)}")
             each.set_model(model)
             each.on_train_begin()
 
@@ -72,3 +70,11 @@ class EpochCallbacks:
     def restore(self, state: Tree) -> None:
         for each, values in zip(self._plateaus, state, strict=True):
             vars(each).update(values)
+
+
+def _remedy(callback: Callback) -> str:
+    """Return what to do instead of a callback."""
+    if isinstance(callback, keras.callbacks.EarlyStopping):
+        rule = f"hop.Patience({max(1, callback.patience)}, min_delta={abs(callback.min_delta):g})"
+        return f"pass stop={rule} to the experiment, which stops trials by its metric"
+    return REMEDIES.get(type(callback).__name__, "write a hop.Callback, or override train() in the task")

@@ -1,4 +1,4 @@
-"""A session: one Keras model, trained batch by batch with ``train_on_batch``.
+"""A session: one Keras model, trained batch by batch.
 
 The state is the values of all variables by their position: their names depend on what the process built before. Metrics
 are left out, since they start anew with each unit. ``model.fit`` is not used: it takes a unit for an epoch, and the
@@ -21,7 +21,7 @@ from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch, Batches
 from hopfleet.frameworks.example import GivesExamples, example_of
 from hopfleet.frameworks.host import HostSession, Streams
-from hopfleet.frameworks.keras.backend import numeric_threads, torch_streams
+from hopfleet.frameworks.keras import backend
 from hopfleet.frameworks.keras.callbacks import EpochCallbacks
 from hopfleet.frameworks.state.tree import Tree
 from hopfleet.phrases import shown
@@ -35,7 +35,7 @@ class Hooks(GivesExamples, Protocol):
 
     def build(self, config: Config) -> Model: ...
     def callbacks(self, config: Config) -> Any: ...
-    def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, float] | None: ...
+    def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, Any] | None: ...
 
 
 class KerasSession(HostSession):
@@ -74,7 +74,7 @@ class KerasSession(HostSession):
             if not isinstance(result, Mapping):
                 raise TaskError(f"train() returned {shown(result)}: must be a dict of names to numbers")
             self.model.reset_metrics()
-        found = {f"train_{name}": RowSum.of(float(value), batches.rows) for name, value in result.items()}
+        found = {f"train_{name}": _sum(value, batches.rows) for name, value in result.items()}
         loss = found.get("train_loss")
         if loss is not None and not math.isfinite(loss.mean):
             raise NotFinite(f"the loss is {loss.mean} after {len(batches)} batches", batch=len(batches))
@@ -84,14 +84,15 @@ class KerasSession(HostSession):
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         with self.environment(seed), self._unchanged():
-            return add([self._measured(batch) for batch in batches])
+            found = add([self._measured(batch) for batch in batches])
+            self.model.reset_metrics()
+            return found
 
     def _measured(self, batch: Batch) -> dict[str, RowSum]:
         x, y, weight = example_of(self.hooks, batch)
         self.ensure_built(x)
         self.model.reset_metrics()
         found = self.model.test_on_batch(x, y, sample_weight=weight, return_dict=True)
-        self.model.reset_metrics()
         rows = len(keras.tree.flatten(x)[0])
         return {name: RowSum.of(float(value), rows) for name, value in found.items()}
 
@@ -153,18 +154,18 @@ class KerasSession(HostSession):
     # -------------------------------------------------------------------------------------------- environment
 
     def seeded(self, seed: int) -> Streams:
-        return super().seeded(seed) | torch_streams(seed)
+        return super().seeded(seed) | backend.seeded(seed)
 
     def streams(self) -> Streams:
-        return super().streams() | torch_streams()
+        return super().streams() | backend.streams()
 
     def put_streams(self, streams: Streams) -> None:
+        backend.put_streams(streams)  # this may draw from a stream of Python
         super().put_streams(streams)
-        torch_streams(put=streams)
 
     @contextlib.contextmanager
     def environment(self, seed: int | None = None) -> Iterator[None]:
-        with super().environment(seed), numeric_threads(self.threads), keras.device("cpu"):
+        with backend.numeric_threads(self.threads), keras.device("cpu"), super().environment(seed):
             yield
 
 
@@ -183,6 +184,10 @@ class _Built:
             if not self._session.model.built:
                 self._session.ensure_built(example_of(self._session.hooks, batch).x)
             yield batch
+
+
+def _sum(value: Any, rows: int) -> RowSum:
+    return value if isinstance(value, RowSum) else RowSum.of(float(value), rows)
 
 
 def value(variable: Any) -> np.ndarray[Any, np.dtype[Any]]:

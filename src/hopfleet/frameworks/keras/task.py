@@ -11,10 +11,11 @@ from hopfleet.frameworks.base import Batch, Batches
 from hopfleet.frameworks.example import ExampleTask, example_of, inputs_of
 
 try:
-    import keras  # noqa: F401
+    import keras
 except ImportError as error:
     raise MissingExtra("Keras", "keras") from error
 
+from hopfleet.frameworks.keras import steps
 from hopfleet.frameworks.keras.framework import KerasFramework
 from hopfleet.frameworks.keras.session import Model
 
@@ -36,18 +37,20 @@ class KerasTask(ExampleTask):
         return ()
 
     def train_step(self, model: Model, x: Any, y: Any, sample_weight: Any) -> Mapping[str, float]:
-        """Train on one batch; return the metrics of the unit so far. Default: ``model.train_on_batch``."""
+        """Train on one batch; return its metrics, which are averaged over rows. Default: ``model.train_on_batch``."""
         found: Mapping[str, float] = model.train_on_batch(x, y, sample_weight=sample_weight, return_dict=True)
         return found
 
-    def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, float] | None:
+    def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, Any] | None:
         """Train one sub-epoch. Override this to own the loop; the values returned are recorded as ``train_<name>``."""
-        found: Mapping[str, float] | None = None
-        for batch in batches:
-            found = self.train_step(model, *example_of(self, batch))
-        if found is None:
+        examples = (example_of(self, batch) for batch in batches)
+        first = next(examples, None)
+        if first is None:
             raise TaskError("the unit has no batches: the partition is empty, or smaller than a batch with drop_last")
-        return found
+        own = type(self).train_step is not KerasTask.train_step
+        if own or type(model).train_on_batch is not keras.Model.train_on_batch:
+            return steps.train_by_batch(self.train_step, model, first, examples)
+        return steps.train(model, first, examples)
 
     def predict(self, model: Model, batch: Batch) -> Any:
         """Return a trained model's outputs for a batch, whose targets may be absent; several are in a dict."""

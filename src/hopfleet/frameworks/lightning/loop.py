@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from torch.optim import Optimizer
 
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.lightning.optimizers import Configured, Paced
-from hopfleet.frameworks.lightning.refusals import refuse_attribute
+from hopfleet.frameworks.lightning.optimizers import Configured
+from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute
+from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.trial import LiveTrial
 
 Logged = list[tuple[dict[str, Any], int]]
@@ -20,12 +22,19 @@ Logged = list[tuple[dict[str, Any], int]]
 class Strategy:
     """The part of a Trainer that manual optimization asks for."""
 
-    def __init__(self, optimizers: Sequence[Any]) -> None:
-        self._lightning_optimizers = list(optimizers)
+    def __init__(self, module: Any, optimizers: Sequence[Optimizer], counters: dict[str, int]) -> None:
+        self.lightning_module, self._counters = module, counters
+        kind = import_module(f"{package_of(module)}.core.optimizer").LightningOptimizer
+        self._lightning_optimizers = [kind._to_lightning_optimizer(optimizer, self) for optimizer in optimizers]
 
     def backward(self, loss: torch.Tensor, optimizer: None, *arguments: Any, **options: Any) -> None:
         """Compute gradients."""
         loss.backward(*arguments, **options)  # type: ignore[no-untyped-call]
+
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], **options: Any) -> Any:
+        """Let an optimizer take a step, and count it."""
+        self._counters["updates"] = self._counters.get("updates", 0) + 1
+        return optimizer.step(closure, **options)
 
 
 class ScheduleOfLoop:
@@ -47,16 +56,15 @@ class Loop:
     gradient_clip_val = gradient_clip_algorithm = None
     progress_bar_callback = None
 
-    def __init__(
-        self, module: LightningModule, callbacks: Sequence[Callback], configured: Configured, live: LiveTrial
-    ) -> None:
+    def __init__(self, module: Any, live: LiveTrial, accumulate: int) -> None:
         self._module, self._live = module, live
-        self.callbacks = list(callbacks)
-        self.optimizers = configured.optimizers
-        self.lr_scheduler_configs = [ScheduleOfLoop(schedule) for schedule in configured.schedules]
-        self.strategy = Strategy(configured.optimizers)
+        self.accumulate_grad_batches = accumulate
+        self.callbacks: list[Any] = []
+        self.optimizers: list[Optimizer] = []
+        self.lr_scheduler_configs: list[ScheduleOfLoop] = []
+        self.precision_plugin = import_module(f"{package_of(module)}.plugins.precision").Precision()
         #: The metrics that schedules monitor.
-        self.monitors = configured.monitors
+        self.monitors: Sequence[str] = ()
         #: The value logged last under each name.
         self.callback_metrics: dict[str, Any] = {}
         self.training = False
@@ -65,8 +73,16 @@ class Loop:
         self._logged: Logged = []
         #: The number of the next batch in this unit, and in this evaluation.
         self._next = self._next_validation = 0
+        #: The number of the batch that closes an epoch; 0 in other units, None if it is unknown.
+        self.closing: int | None = None
         #: The arguments of ``on_train_batch_end`` of a batch whose update has yet to be made.
         self._pending: tuple[Any, Any, int] | None = None
+
+    def adopt(self, made: Configured) -> None:
+        """Take over the optimizers and schedules of the module."""
+        self.optimizers, self.monitors = made.optimizers, made.monitors
+        self.lr_scheduler_configs = [ScheduleOfLoop(schedule) for schedule in made.schedules]
+        self.strategy = Strategy(self._module, made.optimizers, self._live.counters)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -94,11 +110,20 @@ class Loop:
     @property
     def global_step(self) -> int:
         """Updates made so far. Batches whose gradients wait for an update do not count."""
-        return self._live.counters.get("batches", 0) // self._live.options.accumulate
+        if not self.automatic:
+            return self._live.counters.get("updates", 0)
+        return self._live.counters.get("batches", 0) // self.accumulate_grad_batches
 
     @property
-    def accumulate_grad_batches(self) -> int:
-        return self._live.options.accumulate
+    def is_last_batch(self) -> bool:
+        """Whether the batch at hand is the last one of its epoch."""
+        if self.closing is None:
+            raise refuse_attribute("is_last_batch")
+        return self._next == self.closing
+
+    @property
+    def validating(self) -> bool:
+        return not self.training
 
     def print(self, *arguments: Any, **options: Any) -> None:
         """Print, as ``self.print`` does on the first rank."""
@@ -156,7 +181,11 @@ class Loop:
             self._call("on_train_epoch_end")
             self._logged.append((self.taken(), rows))
         logged, self._logged = self._logged, []
+        # Gradients that waited were applied: they were an update, too.
+        counters = self._live.counters
+        counters["batches"] = counters.get("batches", 0) + -counters.get("batches", 0) % self.accumulate_grad_batches
         self._next = self._next_validation = 0
+        self.closing = None
         self.training = False
         return logged
 
@@ -176,7 +205,7 @@ class Loop:
         self._next_validation += 1
         kept = self.taken()
         try:
-            if type(module).validation_step is LightningModule.validation_step:
+            if not overrides(module, "validation_step", "LightningModule"):
                 return {"loss": loss_of(module.training_step(batch, number))}
             outputs = module.validation_step(batch, number)
             values = self.taken()
@@ -219,6 +248,12 @@ class Deaf(Loop):
 
     def note_batch(self, outputs: Any, batch: Any, number: int, rows: int) -> None:
         return
+
+
+def package_of(module: Any) -> str:
+    """Return the package that a module's LightningModule comes from: lightning.pytorch or pytorch_lightning."""
+    name: str = base_of(module, "LightningModule").__module__
+    return name.rpartition(".core.")[0]
 
 
 def loss_of(outputs: Any) -> Any:

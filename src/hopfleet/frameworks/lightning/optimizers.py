@@ -1,4 +1,4 @@
-"""The forms in which ``configure_optimizers`` may return optimizers and schedules, and schedules with a pace."""
+"""The forms in which ``configure_optimizers`` may return optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -9,39 +9,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.paced import Paced
 
 FORMS = (
     "return an optimizer, a list of optimizers, two lists of optimizers and schedules, or a dict with 'optimizer' and "
     "'lr_scheduler'"
 )
-
-
-class Paced(LRScheduler):
-    """A schedule with a pace: it steps after every n-th batch or epoch. Batches are counted anew in each epoch."""
-
-    def __init__(self, schedule: LRScheduler, interval: str, frequency: int) -> None:
-        self.schedule, self._interval, self._frequency = schedule, interval, frequency
-        self.optimizer = schedule.optimizer
-        self._count = 0
-
-    def step(self, event: Any = "step") -> None:
-        """Take note of the end of a batch ("step") or of an epoch."""
-        if event == self._interval:
-            self._count += 1
-            if self._count % self._frequency == 0:
-                self.schedule.step()
-        elif event == "epoch":
-            self._count = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self._count, "schedule": self.schedule.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._count = state_dict["count"]
-        self.schedule.load_state_dict(state_dict["schedule"])
-
-    def get_last_lr(self) -> Any:
-        return self.schedule.get_last_lr()
 
 
 class Configured(NamedTuple):
@@ -54,26 +27,29 @@ class Configured(NamedTuple):
     monitors: list[str]
 
 
-def configured(made: Any) -> Configured:
-    """Sort out what ``configure_optimizers`` returned. Raises TaskError for a form that Lightning does not know."""
+def configured(made: Any, accumulate: int) -> Configured:
+    """Sort out what ``configure_optimizers`` returned. Raises TaskError for a form that Lightning does not know.
+
+    An update is made after ``accumulate`` batches.
+    """
     result = Configured([], [], [])
     if isinstance(made, tuple | list) and len(made) == 2 and all(isinstance(part, tuple | list) for part in made):
         for optimizer in made[0]:
-            _add(optimizer, None, result)
+            _add(optimizer, None, accumulate, result)
         for schedule in made[1]:
-            _add(None, schedule, result)
+            _add(None, schedule, accumulate, result)
     else:
         for part in made if isinstance(made, tuple | list) else [made]:
             if isinstance(part, Mapping) and "optimizer" in part:
-                _add(part["optimizer"], part.get("lr_scheduler"), result)
+                _add(part["optimizer"], part.get("lr_scheduler"), accumulate, result)
             elif part is not None:
-                _add(part, None, result)
+                _add(part, None, accumulate, result)
     if not result.optimizers:
         raise TaskError(f"configure_optimizers() returned no optimizer: {FORMS}")
     return result
 
 
-def _add(optimizer: Any, schedule: Any, result: Configured) -> None:
+def _add(optimizer: Any, schedule: Any, accumulate: int, result: Configured) -> None:
     if optimizer is not None:
         if not isinstance(optimizer, Optimizer):
             raise TaskError(f"configure_optimizers() returned a {type(optimizer).__name__}: {FORMS}")
@@ -90,4 +66,4 @@ def _add(optimizer: Any, schedule: Any, result: Configured) -> None:
         result.schedules.append(made)
         result.monitors.append(str(options.get("monitor", "")))
     else:
-        result.schedules.append(Paced(made, interval, int(options.get("frequency", 1))))
+        result.schedules.append(Paced(made, interval, int(options.get("frequency", 1)), accumulate))

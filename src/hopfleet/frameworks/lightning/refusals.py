@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-from lightning.pytorch import Callback, LightningModule
+from typing import Any
 
 from hopfleet.errors import TaskError
 
@@ -64,7 +63,9 @@ CALLBACKS: Mapping[str, str] = {
 """Callbacks of Lightning that need a Trainer, with the way to have the same here."""
 
 TRAINER: Mapping[str, str] = {
+    "datamodule": "give the data to the experiment, with hop.LightningTask.data(datamodule)",
     "estimated_stepping_batches": "give the number of steps to the module as a value of the configuration",
+    "is_last_batch": "trials that train together do not know it; use on_train_epoch_end, or WorkerOptions(fuse='off')",
     "max_epochs": "give the number of epochs to the module as a value of the configuration",
     "max_steps": "give the number of steps to the module as a value of the configuration",
     "num_training_batches": "give the number of batches to the module as a value of the configuration",
@@ -73,36 +74,48 @@ TRAINER: Mapping[str, str] = {
 """Attributes of a Trainer that are asked for often, with the way to have the same here."""
 
 
-def _overridden(name: str, thing: object, base: type) -> bool:
-    return getattr(type(thing), name, None) is not getattr(base, name, None)
+PACKAGES = ("lightning", "pytorch_lightning")
+"""The names under which Lightning is installed. Each has classes of its own."""
 
 
-def check_module(module: object) -> LightningModule:
+def base_of(thing: object, name: str) -> Any:
+    """Return the class of Lightning with a name that a thing is derived from; None if there is none."""
+    kinds = (kind for kind in type(thing).__mro__ if kind.__module__.partition(".")[0] in PACKAGES)
+    return next((kind for kind in kinds if kind.__name__ == name), None)
+
+
+def overrides(thing: object, method: str, name: str) -> bool:
+    """Whether a thing overrides a method of the class of Lightning with a name."""
+    return getattr(type(thing), method, None) is not getattr(base_of(thing, name), method, None)
+
+
+def check_module(module: object) -> Any:
     """Return a module whose hooks Hopfleet can call. Raises TaskError for one that needs a Trainer."""
-    if not isinstance(module, LightningModule):
+    if base_of(module, "LightningModule") is None:
         raise TaskError(f"build() returned {type(module).__name__}: return a LightningModule")
     name = type(module).__name__
     for hook in ("training_step", "configure_optimizers"):
-        if not _overridden(hook, module, LightningModule):
+        if not overrides(module, hook, "LightningModule"):
             raise TaskError(f"{name} has no {hook}(): Hopfleet needs it to train the module")
     for hook, remedy in HOOKS.items():
-        if _overridden(hook, module, LightningModule):
+        if overrides(module, hook, "LightningModule"):
             raise TaskError(f"{name} overrides {hook}(), which only a Trainer calls: {remedy}")
     return module
 
 
-def check_callbacks(callbacks: Iterable[object]) -> list[Callback]:
+def check_callbacks(callbacks: Iterable[object]) -> list[Any]:
     """Return callbacks whose hooks Hopfleet can call. Raises TaskError for one that needs a Trainer."""
-    checked: list[Callback] = []
+    checked: list[Any] = []
     for callback in callbacks:
         name = type(callback).__name__
-        if not isinstance(callback, Callback):
+        base = base_of(callback, "Callback")
+        if base is None:
             raise TaskError(f"callbacks() returned {name}: return callbacks of Lightning")
         for kind in type(callback).__mro__:
-            if kind.__name__ in CALLBACKS and kind.__module__.startswith("lightning."):
+            if kind.__name__ in CALLBACKS and kind.__module__.partition(".")[0] in PACKAGES:
                 raise TaskError(f"the callback {name} needs a Trainer: {CALLBACKS[kind.__name__]}")
         for hook, remedy in HOOKS.items():
-            if hasattr(Callback, hook) and _overridden(hook, callback, Callback):
+            if hasattr(base, hook) and overrides(callback, hook, "Callback"):
                 raise TaskError(f"the callback {name} overrides {hook}(), which only a Trainer calls: {remedy}")
         checked.append(callback)
     return checked

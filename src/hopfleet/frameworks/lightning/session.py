@@ -7,8 +7,9 @@ from typing import Any
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.base import Batches
 from hopfleet.frameworks.lightning.loop import Logged, Loop
-from hopfleet.frameworks.lightning.optimizers import Paced
+from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import summed
 from hopfleet.frameworks.torch.trial import Metrics
@@ -31,12 +32,17 @@ class LightningSession(TorchSession):
                     f"{metric!r}: set metric={monitor!r}, or monitor {metric!r}"
                 )
 
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        self.loop.closing = len(batches) if last else 0
+        return super().train(batches, last=last)
+
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
+        paced = [each for each in self.schedulers if isinstance(each, Paced)] if self.loop.automatic else []
+        for schedule in paced:
+            schedule.step("unit")
         logged = self.loop.end_unit(rows, last=last)
-        if last and self.loop.automatic:
-            for schedule in self.schedulers:
-                if isinstance(schedule, Paced):
-                    schedule.step("epoch")
+        for schedule in paced if last else ():
+            schedule.step("epoch")
         return super().end_unit({**_recorded(logged), **(result or {})}, rows, last=last)
 
     def extra_state(self) -> Any:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
-from hopfleet.errors import MissingExtra, TaskError
+from hopfleet.errors import MissingExtra, TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, IsolationError
 from hopfleet.frameworks.example import ExampleTask
 
 try:
-    from lightning.pytorch import LightningModule
+    import lightning.pytorch  # noqa: F401
 except ImportError as error:
-    raise MissingExtra("Lightning", "lightning") from error
+    if importlib.util.find_spec("pytorch_lightning") is None:
+        raise MissingExtra("Lightning", "lightning") from error
 
 from hopfleet.frameworks.lightning.loop import Loop, loss_of
 from hopfleet.frameworks.lightning.optimizers import configured
-from hopfleet.frameworks.lightning.refusals import check_callbacks, check_module
+from hopfleet.frameworks.lightning.refusals import base_of, check_callbacks, check_module, overrides
 from hopfleet.frameworks.lightning.session import LightningSession
+from hopfleet.frameworks.teams import TeamTrainer
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import rows_of
@@ -60,10 +63,9 @@ class LightningTask(TorchTask, ExampleTask):
         """
         module.prepare_data()
         module.setup("fit")
-        valid = module.val_dataloader()
-        found = {"train": module.train_dataloader().dataset}
-        if valid:
-            found["valid"] = valid.dataset
+        found = {"train": _dataset("train_dataloader", module.train_dataloader())}
+        if overrides(module, "val_dataloader", "LightningDataModule") and (valid := module.val_dataloader()):
+            found["valid"] = _dataset("val_dataloader", valid)
         return found
 
     # ----------------------------------------------------------------------------------------------- for workers
@@ -77,14 +79,20 @@ class LightningTask(TorchTask, ExampleTask):
             )
         live = at_hand(self).live
         assert live is not None, "parts() is called by workers"
+        loop = Loop(module, live, self.accumulate)
+        attach(module, loop)
+        loop.callbacks = check_callbacks([*self.callbacks(config), *_listed(module.configure_callbacks())])
+        for callback in loop.callbacks:
+            callback.setup(loop, module, "fit")
         module.setup("fit")
         module.configure_model()
-        made = configured(module.configure_optimizers())
-        callbacks = check_callbacks([*self.callbacks(config), *_listed(module.configure_callbacks())])
-        loop = Loop(module, callbacks, made, live)
-        attach(module, loop)
-        for callback in callbacks:
-            callback.setup(loop, module, "fit")
+        made = configured(module.configure_optimizers(), self.accumulate)
+        if len(made.optimizers) > 1 and module.automatic_optimization:
+            raise TaskError(
+                f"configure_optimizers() returned {len(made.optimizers)} optimizers: several need "
+                "self.automatic_optimization = False, and steps that training_step takes"
+            )
+        loop.adopt(made)
         return module, made.optimizers, made.schedules
 
     def loss(self, model: Model, batch: Batch) -> Part:
@@ -115,7 +123,10 @@ class LightningTask(TorchTask, ExampleTask):
 
 
 class LightningFramework(TorchFramework):
-    """PyTorch, for a task with a LightningModule."""
+    """PyTorch, for a task with a LightningModule. Its trials train on one device each."""
+
+    strategies = TeamTrainer.strategies
+    team_shape = TeamTrainer.team_shape
 
     def open(
         self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
@@ -139,7 +150,7 @@ class LightningFramework(TorchFramework):
 def attach(module: Any, loop: Loop | None) -> None:
     """Make a loop the trainer of a module and of modules inside of it; None detaches them."""
     for part in module.modules():
-        if isinstance(part, LightningModule):
+        if base_of(part, "LightningModule") is not None:
             part._trainer = loop
             if loop is not None:
                 part.log = loop.log
@@ -149,3 +160,19 @@ def attach(module: Any, loop: Loop | None) -> None:
 
 def _listed(callbacks: Any) -> Sequence[Any]:
     return callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+
+
+def _dataset(hook: str, loader: Any) -> Any:
+    """Return the data set of a loader. Raises UsageError for anything but one loader with a data set."""
+    loaders = loader if isinstance(loader, list | tuple) else [loader]
+    if len(loaders) != 1:
+        raise UsageError(
+            f"{hook}() returned {len(loaders)} loaders: must be one; join their data sets with "
+            "torch.utils.data.ConcatDataset"
+        )
+    if not hasattr(loaders[0], "dataset"):
+        raise UsageError(
+            f"{hook}() returned a {type(loaders[0]).__name__} without a data set: return a DataLoader, or give data to "
+            "the experiment yourself"
+        )
+    return loaders[0].dataset

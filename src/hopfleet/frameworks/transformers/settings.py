@@ -11,6 +11,7 @@ from transformers.optimization import Adafactor, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.paced import Paced
 from hopfleet.phrases import did_you_mean
 
 DEFAULTS: Mapping[str, Any] = {
@@ -45,11 +46,11 @@ ELSEWHERE: Mapping[str, str] = {
     "load_best_model_at_end": "results.best.model() is the best model",
     "metric_for_best_model": "set metric and mode of the experiment",
     "report_to": "add a tracker to the callbacks of the experiment",
-    "warmup_ratio": "set warmup_steps, a number of batches",
+    "warmup_ratio": "set warmup_steps, a number of updates",
 }
 """Settings of a Trainer that Hopfleet has in another place."""
 
-OPTIMIZERS = ("adamw_torch", "adafactor", "sgd")
+OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd")
 
 UNDECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
 """Names of parameters that a Trainer exempts from weight decay."""
@@ -84,9 +85,10 @@ def make_optimizer(model: torch.nn.Module, chosen: Mapping[str, Any]) -> Optimiz
         raise TaskError("build() returned a model without a parameter that requires a gradient: there is none to train")
     rate = chosen["learning_rate"]
     match chosen["optim"]:
-        case "adamw_torch":
+        case "adamw_torch" | "adamw_torch_fused" as kind:
             betas = chosen["adam_beta1"], chosen["adam_beta2"]
-            return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=chosen["adam_epsilon"])
+            fused = kind == "adamw_torch_fused" or None
+            return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=chosen["adam_epsilon"], fused=fused)
         case "adafactor":
             adafactor: Optimizer = Adafactor(groups, lr=rate, scale_parameter=False, relative_step=False)
             return adafactor
@@ -100,7 +102,10 @@ def make_optimizer(model: torch.nn.Module, chosen: Mapping[str, Any]) -> Optimiz
 
 
 def make_schedule(optimizer: Optimizer, chosen: Mapping[str, Any]) -> Any:
-    """Return the schedule of the learning rate, which steps after each batch; None if the rate is constant."""
+    """Return the schedule of the learning rate, which steps after ``gradient_accumulation_steps`` batches.
+
+    Return None if the rate is constant.
+    """
     kind = chosen["lr_scheduler_type"] or ("linear" if chosen["max_steps"] else "constant")
     warmup, total = chosen["warmup_steps"], chosen["max_steps"] or None
     if kind == "constant" and not warmup:
@@ -108,7 +113,9 @@ def make_schedule(optimizer: Optimizer, chosen: Mapping[str, Any]) -> Any:
     if kind == "constant":
         kind = "constant_with_warmup"
     try:
-        return get_scheduler(kind, optimizer, warmup, total, chosen["lr_scheduler_kwargs"] or None)
+        made = get_scheduler(kind, optimizer, warmup, total, chosen["lr_scheduler_kwargs"] or None)
     except (TypeError, ValueError) as error:
-        remedy = "; set max_steps, the number of batches until the end" if total is None else ""
+        remedy = "; set max_steps, the number of updates until the end" if total is None else ""
         raise TaskError(f"lr_scheduler_type={str(kind)!r}: {error}{remedy}") from None
+    accumulate = int(chosen["gradient_accumulation_steps"])
+    return made if accumulate == 1 else Paced(made, "step", 1, accumulate)

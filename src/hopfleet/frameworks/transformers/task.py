@@ -137,9 +137,12 @@ class TransformersTask(TorchTask):
         tokenizer = self._padding_tokenizer("prompts")
         tokens = tokenizer(list(prompts), padding=True, padding_side="left", return_tensors="pt")
         tokens.pop("token_type_ids", None)
-        tokens = {name: value.to(_network(model).device) for name, value in tokens.items()}
+        network = _network(model)
+        tokens = {name: value.to(network.device) for name, value in tokens.items()}
         found = model.generate(**tokens, pad_token_id=tokenizer.pad_token_id, **options)
-        return list(tokenizer.batch_decode(found[:, tokens["input_ids"].shape[1] :], skip_special_tokens=True))
+        # A decoder repeats its prompt; a model with an encoder does not.
+        prompt = 0 if network.config.is_encoder_decoder else tokens["input_ids"].shape[1]
+        return list(tokenizer.batch_decode(found[:, prompt:], skip_special_tokens=True))
 
     # ------------------------------------------------------------------------------------------ the options of steps
 

@@ -8,10 +8,8 @@ from torch import distributed
 from hopfleet.frameworks.torch.parallel.strategy import SpreadTrial, Strategy, TeamSteps
 from hopfleet.support.logging import TEAMS, messages
 
-BATCH_NORM = (
-    "BatchNorm on a team: each member normalizes its own share of the batch, and the running statistics are those of "
-    "the first member; use GroupNorm or LayerNorm for the results of one device"
-)
+SHARES = "each member normalizes its own share of the batch, and the running statistics are those of the first member"
+"""What happens to BatchNorm where members train on shares of each batch."""
 
 
 class _Steps(TeamSteps):
@@ -36,11 +34,13 @@ class Ddp(Strategy):
         return _Steps(trial)
 
 
-def warn_of_batch_norm(trial: SpreadTrial) -> None:
+def warn_of_batch_norm(trial: SpreadTrial, what: str = SHARES) -> None:
     """Tell what happens to BatchNorm, once per session, if the model has any."""
     kept = any(getattr(module, "track_running_stats", False) for module in trial.model.modules())
     if trial.team.rank == 0 and kept:
-        messages(TEAMS).warning(BATCH_NORM)
+        messages(TEAMS).warning(
+            "BatchNorm on a team: %s; use GroupNorm or LayerNorm for the results of one device", what
+        )
 
 
 @torch.no_grad()

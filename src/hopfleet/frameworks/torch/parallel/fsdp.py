@@ -28,7 +28,7 @@ class Fsdp(Strategy):
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         mesh = init_device_mesh(team.device.type, (team.size,))
         for block in self.blocks(trial):
-            if block.module is not model and next(block.module.parameters(), None) is not None:
+            if block.module is not model and _has_its_own(block.module, model):
                 fully_shard(block.module, mesh=mesh)
         fully_shard(model, mesh=mesh)
         for module in model.modules():
@@ -48,7 +48,19 @@ class Fsdp(Strategy):
 
     def collect(self, trial: SpreadTrial) -> checkpoint.State:
         state: checkpoint.State = _whole(checkpoint.state_of(trial))
+        weights, first = state["model"]["state"], dict[int, str]()
+        for name, parameter in trial.model.named_parameters(remove_duplicate=False):
+            if name in weights:  # a version has tied weights once
+                weights[name] = weights[first.setdefault(id(parameter), name)]
         return state
+
+
+def _has_its_own(block: torch.nn.Module, model: torch.nn.Module) -> bool:
+    """Whether a block has parameters, and shares none of them with the rest of the model."""
+    mine = {id(parameter) for parameter in block.parameters()}
+    inside = {id(module) for module in block.modules()}
+    rest = (module for module in model.modules() if id(module) not in inside)
+    return bool(mine) and not any(id(p) in mine for module in rest for p in module.parameters(recurse=False))
 
 
 def _exchange(optimizer: Optimizer, names: dict[int, str], sharded: dict[str, Value]) -> None:

@@ -19,6 +19,7 @@ from torch import distributed
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import checkpoint
+from hopfleet.frameworks.torch.parallel.ddp import warn_of_batch_norm
 from hopfleet.frameworks.torch.parallel.passage import Channels, Passage, order
 from hopfleet.frameworks.torch.parallel.stages import cut
 from hopfleet.frameworks.torch.parallel.strategy import Share, SpreadTrial, Strategy, TeamSteps
@@ -99,6 +100,7 @@ class Pipeline(Strategy):
 
     def spread(self, trial: SpreadTrial) -> None:
         team = trial.team
+        warn_of_batch_norm(trial, f"it normalizes each of the {MICRO_BATCHES * team.size} micro-batches of a batch")
         stages = cut(trial.model, self.blocks(trial), team.size)
         self._stage = stages[team.rank].to(team.device)
         self._passage = Passage(trial.cache.part(Channels), team)

@@ -20,9 +20,12 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         super().__init__()
-        self._blocks = {id(block.module) for block in blocks}
+        self._blocks = {id(block.module): block.name for block in blocks}
+        #: The name of the block that was called last.
+        self.last = ""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        self.last = self._blocks.get(id(m), self.last)
         return id(m) in self._blocks or not any(id(module) in self._blocks for module in m.modules())
 
 
@@ -41,8 +44,9 @@ def cut(model: nn.Module, blocks: Sequence[Block], count: int) -> list[nn.Module
     try:
         nodes = list(tracer.trace(model).nodes)
     except Exception as error:
+        where = f"after block {tracer.last!r}" if tracer.last else "before its blocks"
         raise TaskError(
-            f"the code around the blocks of {type(model).__name__} cannot be traced, so the pipeline cannot cut it "
+            f"the code of {type(model).__name__} {where} cannot be traced, so the pipeline cannot cut it "
             f"({describe(error)}): build the model as an nn.Sequential of blocks, or use another strategy"
         ) from error
     stage_of = _assigned(nodes, _starts(blocks, count), count)
@@ -95,7 +99,10 @@ def _check_parameters(model: nn.Module, inside: Sequence[set[fx.Node]]) -> None:
                 continue
             for name, parameter in parameters.items():
                 if owner.setdefault(id(parameter), number) != number:
-                    raise TaskError(f"{name!r} is used in two stages: a pipeline cannot cut models with tied weights")
+                    raise TaskError(
+                        f"{name!r} is used in two stages: a pipeline cannot cut models with tied weights; name blocks "
+                        "that keep them together in blocks(self, model), or use 'ddp' or 'fsdp'"
+                    )
 
 
 def _attribute(model: nn.Module, name: str) -> Value:
