@@ -21,7 +21,7 @@ SPINE = (
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams", "teams_live")
 SEARCHING = ("searching", "sklearn_search")
-FRAMEWORKS = ("adapters",)
+FRAMEWORKS = ("adapters", "stacks")
 WATCHING = ("ui", "watched", "dashboards")
 DATA = ("etl", "etl_images", "etl_nodes", "predict")
 NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING, *DATA)

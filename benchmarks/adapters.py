@@ -54,11 +54,12 @@ class Batches:
 
 
 class Mlp(hop.JaxTask):
-    """A small network for classes."""
+    """A network for classes."""
 
     def init(self, config: Mapping[str, Any], key: Any) -> Any:
         first, second = jax.random.split(key)
-        return {"a": jax.random.normal(first, (32, 64)) * 0.1, "b": jax.random.normal(second, (64, 10)) * 0.1}
+        inputs, width = config.get("inputs", 32), config.get("width", 64)
+        return {"a": jax.random.normal(first, (inputs, width)) * 0.1, "b": jax.random.normal(second, (width, 10)) * 0.1}
 
     def optimizer(self, config: Mapping[str, Any]) -> Any:
         return optax.adam(config["lr"])
@@ -109,9 +110,9 @@ class Linear(hop.SklearnTask):
         return SGDClassifier(random_state=0)
 
 
-def data(rows: int) -> dict[str, Any]:
+def data(rows: int, inputs: int = 32) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    return {"x": rng.normal(size=(rows, 32)).astype("float32"), "y": rng.integers(0, 10, rows)}
+    return {"x": rng.normal(size=(rows, inputs)).astype("float32"), "y": rng.integers(0, 10, rows)}
 
 
 def timed(*works: Callable[[], object], repeats: int) -> list[float]:
@@ -132,7 +133,8 @@ def measure(quick: bool) -> list[Row]:
     torch.set_num_threads(1)
     return [
         _stacked(rows, repeats),
-        _alone(rows, repeats),
+        _alone(rows, repeats, inputs=32, width=64),
+        _alone(rows * 4, repeats, inputs=784, width=128),
         *_lightning(rows // 8, repeats),
         _keras(rows // 4, repeats),
         _sklearn(rows, repeats),
@@ -178,12 +180,12 @@ def _stacked(rows: int, repeats: int) -> Row:
     )
 
 
-def _alone(rows: int, repeats: int) -> Row:
+def _alone(rows: int, repeats: int, **shape: int) -> Row:
     task = Mlp()
-    session = task.framework.open({"lr": 1e-3}, seed=0, placement=CPU, threads=2)
-    batches = Batches(session, data(rows))
+    session = task.framework.open({"lr": 1e-3, **shape}, seed=0, placement=CPU, threads=2)
+    batches = Batches(session, data(rows, shape["inputs"]))
     optimizer = optax.adam(1e-3)
-    params = task.init({}, jax.random.key(0))
+    params = task.init(shape, jax.random.key(0))
     state = optimizer.init(params)
 
     def step(params: Any, state: Any, batch: Batch) -> Any:
@@ -202,7 +204,8 @@ def _alone(rows: int, repeats: int) -> Row:
         [float(loss) for loss in losses]
 
     bare, ours = timed(loop, lambda: session.train(batches, last=True), repeats=repeats)
-    return beyond(f"a unit of {len(batches)} batches of a JAX model", ours, bare)
+    layers = f"{shape['inputs']}-{shape['width']}-10"
+    return beyond(f"a unit of {len(batches)} batches of a JAX model {layers}", ours, bare)
 
 
 def _lightning(rows: int, repeats: int) -> list[Row]:

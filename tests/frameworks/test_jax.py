@@ -200,6 +200,32 @@ def test_trials_share_compiled_programs() -> None:
     assert all(session.unused() == () and session.absent() for session in sessions)
 
 
+@pytest.mark.parametrize(
+    "transformation",
+    [
+        lambda lr: optax.adam(optax.warmup_cosine_decay_schedule(0.0, lr, 2, 8, end_value=lr / 10)),
+        lambda lr: optax.sgd(optax.exponential_decay(lr, 2, lr)),
+        lambda lr: optax.chain(optax.clip_by_global_norm(lr), optax.adamw(lr, weight_decay=lr)),
+        lambda lr: optax.lbfgs(lr),
+    ],
+    ids=["warm-up", "decay", "chain", "line search"],
+)
+def test_schedules_and_line_searches_hop(transformation: Any, tmp_path: Path) -> None:
+    class Scheduled(Net):
+        def optimizer(self, config: Mapping[str, Any]) -> Any:
+            return transformation(config["lr"])
+
+    cache, config = EngineCache(), {"lr": 0.1, "dropout": 0.1}
+    stayed, left = (opened(Scheduled(), config, cache=cache) for _ in range(2))
+    first = unit(stayed)
+    assert unit(left) == first
+    left.save(tmp_path / "version")
+    hopped = opened(Scheduled(), config, seed=8, cache=cache)
+    hopped.load(tmp_path / "version")
+    assert unit(hopped) == unit(stayed) != first
+    assert equal(hopped.live, stayed.live)
+
+
 def test_numbers_that_the_code_needs_are_constants() -> None:
     class Needs(Net):
         def optimizer(self, config: Mapping[str, Any]) -> Any:
@@ -274,9 +300,29 @@ def refused(kind: type[Exception], columns: Mapping[str, Any] | None = None, **h
     return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
 
 
-def test_shapes_that_depend_on_data_are_explained() -> None:
-    said = refused(IndexError, loss=lambda self, p, batch, key: batch["y"][batch["y"] > 0].mean() * p["out"].sum())
-    assert "jnp.where(mask, values, 0).sum() / mask.sum()" in said
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda y: y[y > 0],
+        lambda y: y[jnp.nonzero(y > 0)],
+        lambda y: jnp.unique(y),
+        lambda y: jnp.arange((y > 0).sum()),
+        lambda y: jnp.repeat(y, (y > 0).astype(int)),
+        lambda y: y[: (y > 0).sum()],
+        lambda y: jnp.zeros((y > 0).sum()),
+        lambda y: y.reshape((y > 0).sum(), -1),
+        lambda y: jnp.stack([y[n] for n in range(y.argmax())]),
+    ],
+    ids=["mask", "nonzero", "unique", "arange", "repeat", "slice", "zeros", "reshape", "range"],
+)
+def test_shapes_that_depend_on_data_are_explained(part: Any) -> None:
+    said = refused(Exception, loss=lambda self, p, batch, key: part(batch["y"]).mean() * p["out"].sum())
+    assert "jnp.where(mask, values, 0).sum() / mask.sum()" in said and "jnp.nonzero(mask, size=10)" in said
+
+
+def test_a_missing_column_is_explained_without_notes_of_jax() -> None:
+    said = refused(KeyError, loss=lambda self, p, batch, key: batch["z"].sum() * p["out"].sum())
+    assert said == "'z'\nthe batch has the columns x, y"
 
 
 def test_branches_on_data_are_explained() -> None:
@@ -284,8 +330,19 @@ def test_branches_on_data_are_explained() -> None:
     assert "jnp.where(condition, a, b)" in said
 
 
-def test_numpy_in_a_loss_is_explained() -> None:
-    said = refused(TypeError, loss=lambda self, p, batch, key: np.mean(batch["y"]) * float(p["out"].sum()))
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda y: np.exp(y).mean(),
+        lambda y: float(y.mean()),
+        lambda y: int(y.argmax()),
+        lambda y: y.mean().item(),
+        lambda y: y.tolist()[0],
+    ],
+    ids=["numpy", "float", "int", "item", "list"],
+)
+def test_values_in_a_loss_are_explained(part: Any) -> None:
+    said = refused(TypeError, loss=lambda self, p, batch, key: part(batch["y"]) * p["out"].sum())
     assert "use jax.numpy instead of numpy" in said
 
 
@@ -296,10 +353,16 @@ def test_numpy_in_a_loss_is_explained() -> None:
         ({"loss": lambda self, p, batch, key: 0.5}, "returned a float"),
         ({"loss": lambda self, p, batch, key: batch["y"]}, r"shape \(8,\): must be a scalar; average it"),
         ({"init": lambda self, config, key: {"w": "text"}}, "init.. returned something that is not an array"),
+        (
+            {"init": lambda self, config, key: nnx.Linear},
+            "such as module.init.* or a Flax NNX module",
+        ),
+        ({"init": lambda self, config, key: None}, "init.. returned no parameters; its return statement may be"),
         ({"optimizer": lambda self, config: 0.1}, "must be an Optax gradient transformation"),
+        ({"optimizer": lambda self, config: optax.adam}, r"returned <function adam>: must be.*e.g. optax.adam\(config"),
         ({"loss": lambda self, p, batch, key: batch["words"]}, "the column 'words' has text, or rows of different"),
     ],
-    ids=["none", "float", "vector", "params", "optimizer", "text"],
+    ids=["none", "float", "vector", "params", "class", "nothing", "optimizer", "function", "text"],
 )
 def test_wrong_hooks_are_named(hooks: dict[str, Any], words: str) -> None:
     columns = {**data(), "words": np.array(["a"] * ROWS, dtype=object)}

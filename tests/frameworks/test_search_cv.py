@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.sparse import csr_matrix
 from scipy.stats import loguniform
 from sklearn.cluster import MiniBatchKMeans
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import SGDClassifier, SGDRegressor
-from sklearn.model_selection import GridSearchCV, KFold, ParameterSampler
+from sklearn.model_selection import GridSearchCV, KFold, ParameterSampler, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import hopfleet as hop
 from hopfleet.errors import UsageError
+from hopfleet.frameworks.sklearn.folds import Table
 
 X, Y = load_breast_cancer(return_X_y=True)
 PIPELINE = make_pipeline(StandardScaler(), SGDClassifier(random_state=0))
@@ -142,6 +149,64 @@ def test_processes_are_started_where_they_pay(start: float, monkeypatch: pytest.
     assert search.best_score_ > 0.9
 
 
+TEXTS = [f"{'good' if number % 2 else 'bad'} film number {number}" for number in range(120)]
+FRAME = pd.DataFrame({"size": X[:120, 0], "kind": np.where(np.arange(120) % 2, "a", "b")})
+SIDES = np.where(np.arange(120) % 2, "left", "right")
+
+
+@pytest.mark.parametrize(
+    ("steps", "x"),
+    [
+        ((), csr_matrix(OneHotEncoder().fit_transform(FRAME[["kind"]]))),
+        ((TfidfVectorizer(),), TEXTS),
+        ((make_column_transformer((StandardScaler(), ["size"]), (OneHotEncoder(), ["kind"])),), FRAME),
+    ],
+    ids=["sparse", "texts", "frame"],
+)
+def test_rows_are_of_any_kind_that_the_pipeline_takes(steps: tuple[Any, ...], x: Any) -> None:
+    pipeline = make_pipeline(*steps, SGDClassifier(random_state=0))
+    search = hop.HopSearchCV(pipeline, GRID, cv=3, epochs=2, batch_size=30, random_state=0).fit(x, SIDES)
+    assert search.best_score_ == 1
+    assert search.predict(x[:4]).tolist() == ["right", "left", "right", "left"]
+    if x is FRAME:
+        assert search.feature_names_in_.tolist() == ["size", "kind"]
+
+
+def test_worker_processes_map_one_copy_of_an_array_and_receive_other_rows(tmp_path: Path) -> None:
+    table = Table(X, Y)
+    table.share(tmp_path / "x.npy")
+    sent = pickle.dumps(table)
+    assert len(sent) < X.nbytes / 10
+    received = pickle.loads(sent)
+    assert isinstance(received.x, np.memmap)
+    assert all(map(np.array_equal, received.take(np.array([3, 1])), (X[[3, 1]], Y[[3, 1]])))
+    texts = Table(TEXTS)
+    texts.share(tmp_path / "texts.npy")
+    assert pickle.loads(pickle.dumps(texts)).take(np.array([1])) == (TEXTS[1:2], None)
+    assert not (tmp_path / "texts.npy").exists()
+
+
+def test_a_fitted_search_is_pickled_without_its_rows(found: Any) -> None:
+    pickled = pickle.dumps(found)
+    assert len(pickled) < X.nbytes / 4
+    assert np.array_equal(pickle.loads(pickled).predict(X), found.predict(X))
+
+
+def test_searches_in_threads_take_turns() -> None:
+    search = hop.HopSearchCV(PIPELINE, GRID, cv=2, epochs=1, batch_size=100, random_state=0)
+    alone = cross_val_score(search, X, Y, cv=2)
+    with joblib.parallel_config(backend="threading"):
+        assert np.array_equal(cross_val_score(search, X, Y, cv=2, n_jobs=2), alone)
+
+
+def test_several_scores_need_no_refit() -> None:
+    options: Any = {"scoring": ["accuracy", "f1"], "cv": 2, "epochs": 1, "random_state": 0}
+    search = hop.HopSearchCV(PIPELINE, GRID, refit=False, **options).fit(X, Y)
+    assert search.cv_results_["mean_test_f1"].max() > 0.9
+    last = hop.HopSearchCV(PIPELINE, GRID, refit=lambda results: 2, **options).fit(X, Y)
+    assert last.best_params_ == {"sgdclassifier__alpha": 10.0}
+
+
 def test_failing_candidates_have_no_score() -> None:
     search = hop.HopSearchCV(SGDRegressor(), {"alpha": [1e-3, -1.0]}, cv=2, epochs=1, refit=False)
     with warnings.catch_warnings():
@@ -162,6 +227,17 @@ def test_what_cannot_work_is_refused() -> None:
         hop.HopSearchCV(PIPELINE, {"standardscaler__with_mean": [True]}).fit(X, Y)
     with pytest.raises(ValueError, match="refit must be one of"):
         hop.HopSearchCV(PIPELINE, GRID, scoring=["accuracy"]).fit(X, Y)
+    with pytest.raises(UsageError, match=r"estimator=SGDClassifier: is a class; pass an estimator, SGDClassifier\(\)"):
+        hop.HopSearchCV(SGDClassifier, {}).fit(X, Y)
+    with pytest.raises(UsageError, match=r"'sgdclassifier__max_iter' has no effect on partial_fit; .* set epochs"):
+        hop.HopSearchCV(PIPELINE, {"sgdclassifier__max_iter": [5]}).fit(X, Y)
+    with pytest.raises(UsageError, match="'alpha' is a distribution; set n_iter"):
+        hop.HopSearchCV(SGDClassifier(), [{"alpha": loguniform(1e-6, 1e-1)}]).fit(X, Y)
+    with pytest.raises(TypeError, match=r"'param_grid'; did you mean 'params'\?"):
+        hop.HopSearchCV(PIPELINE, param_grid=GRID)
+    for name in ("epochs", "batch_size", "n_iter"):
+        with pytest.raises(UsageError, match=f"{name}=0: must be an integer of at least 1"):
+            hop.HopSearchCV(PIPELINE, GRID, **{name: 0}).fit(X, Y)
 
 
 CHECKED = hop.HopSearchCV(SGDClassifier(random_state=0), {"alpha": [1e-3, 1e-2]}, cv=2, epochs=1, random_state=0)

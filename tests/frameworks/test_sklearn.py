@@ -205,6 +205,15 @@ def test_metrics_of_the_task_replace_the_scores() -> None:
     assert found["right"] == 1 - found["loss"]
 
 
+def test_classes_that_the_first_partition_lacks_are_learned_later() -> None:
+    first, second = Batches([{"x": X[Y == 0], "y": Y[Y == 0]}]), Batches([{"x": X[Y == 2], "y": Y[Y == 2]}])
+    session = opened(Given(SGDClassifier(random_state=0)))
+    session.train(first, last=False)
+    session.train(second, last=True)
+    assert session.model.classes_.tolist() == [0, 1, 2]
+    assert set(session.model.predict(X)) <= {0, 2}
+
+
 def test_weights_of_rows_count() -> None:
     class Weighted(Given):
         def example(self, batch):
@@ -319,6 +328,15 @@ def test_wrong_tasks_are_refused() -> None:
         opened(Build(SGDClassifier()))
     with pytest.raises(TaskError, match="override build"):
         opened(hop.SklearnTask())
+    with pytest.raises(TaskError, match=r"SklearnTask\(<class .*RandomForestClassifier'>\): takes no.*SGDClassifier\("):
+        hop.SklearnTask(RandomForestClassifier)
+    with pytest.raises(TaskError, match=r"takes no arguments; derive a class .* build\(.*e.g. MLPClassifier\("):
+        hop.SklearnTask(MLPClassifier())
+    for classes, odd in (((0, 1), "2"), (("a", "b"), "'c'")):
+        task = Given(SGDClassifier())
+        task.classes = classes
+        with pytest.raises(TaskError, match=rf"y has the value {odd}, which is not in the task's classes = \["):
+            opened(task).train(batches(Y if odd == "2" else np.array(["a", "b", "c"])[Y]), last=True)
     unknown = Given(SGDClassifier())
     unknown.scoring = "acuracy"
     with pytest.raises(TaskError, match="did you mean 'accuracy'"):

@@ -30,7 +30,8 @@ DEFAULTS: Mapping[str, Any] = {
 
 _SHAPES = (
     "loss() and metrics() are compiled by jax.jit: shapes must not depend on values in the data; keep the shape and "
-    "mask values instead, e.g. jnp.where(mask, values, 0).sum() / mask.sum() rather than values[mask].mean()"
+    "mask values instead, e.g. jnp.where(mask, values, 0).sum() / mask.sum() rather than values[mask].mean(), "
+    "or give a fixed size, e.g. jnp.nonzero(mask, size=10)"
 )
 _BRANCH = (
     "loss() and metrics() are compiled by jax.jit, so Python's if and while cannot look at values in the data; write "
@@ -39,6 +40,12 @@ _BRANCH = (
 _NUMPY = (
     "loss() and metrics() are compiled by jax.jit: use jax.numpy instead of numpy, and no float(), int() or .item()"
 )
+
+_FILTERED = "JAX has removed its internal frames"
+"""Part of a note of JAX's own, which is of no use in a short message."""
+
+_CONVERSIONS = ("`float` function", "`int` function", "`complex` function", "item()", "tolist()")
+"""Conversions to numbers of Python, as errors of JAX name them."""
 
 
 class JaxFramework(Framework):
@@ -109,14 +116,23 @@ class JaxFramework(Framework):
         return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
     def explain(self, error: BaseException) -> None:
-        for kinds, hint in (
-            ((jax.errors.NonConcreteBooleanIndexError, jax.errors.TracerIntegerConversionError), _SHAPES),
-            ((jax.errors.TracerBoolConversionError,), _BRANCH),
-            ((jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError), _NUMPY),
-        ):
-            if isinstance(error, kinds):
-                error.__notes__ = [hint, *getattr(error, "__notes__", ())]
-                return
+        notes = [note for note in getattr(error, "__notes__", ()) if _FILTERED not in note]
+        error.__notes__ = [*filter(None, [_hint(error)]), *notes]
+
+
+def _hint(error: BaseException) -> str:
+    """Return what to write instead of code that needs values while it is compiled; empty for other errors."""
+    text = str(error)
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return _BRANCH
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return _NUMPY
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return _NUMPY if any(word in text for word in _CONVERSIONS) else _SHAPES
+    if isinstance(error, jax.errors.NonConcreteBooleanIndexError | jax.errors.TracerIntegerConversionError):
+        return _SHAPES
+    traced = isinstance(error, IndexError | TypeError) and "Tracer" in text
+    return _SHAPES if traced and ("static" in text or "concrete" in text) else ""
 
 
 def _name(path: Sequence[Any]) -> str:

@@ -205,7 +205,9 @@ class Program:
             return loss, state.rest if graph is None else taken_apart(model)[2]
 
         (loss, rest), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-        updates, changed = self._optimizer(numbers).update(gradients, state.optimizer, state.params, value=loss)
+        updates, changed = self._optimizer(numbers).update(
+            gradients, state.optimizer, state.params, value=loss, grad=gradients, value_fn=lambda at: loss_of(at)[0]
+        )
         params = optax.apply_updates(state.params, updates)
         return strong(State(params, rest, changed, state.key, state.count + 1)), loss
 

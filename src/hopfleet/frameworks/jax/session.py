@@ -32,6 +32,7 @@ from hopfleet.frameworks.jax.programs import (
 )
 from hopfleet.frameworks.jax.programs import arrays as leaves_of
 from hopfleet.frameworks.state.tree import Tree
+from hopfleet.phrases import shown
 
 
 class Row(NamedTuple):
@@ -73,9 +74,14 @@ class JaxSession(HostSession):
             first, key = jax.random.split(jax.random.key(seed))
             self.graph, params, rest = taken_apart(self._hooks.init(self.config, first))
             params = _arrays("init", params)
+            if not jax.tree.leaves(params):
+                raise TaskError("init() returned no parameters; its return statement may be missing")
             optimizer = self._hooks.optimizer(self.config)
-            if not hasattr(optimizer, "update"):
-                raise TaskError(f"optimizer() returned {optimizer!r}: must be an Optax gradient transformation")
+            if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+                raise TaskError(
+                    f"optimizer() returned {shown(optimizer)}: must be an Optax gradient transformation, e.g. "
+                    'optax.adam(config["lr"])'
+                )
             started = _arrays("optimizer", optimizer.init(params))
             state = State(params, rest, started, jax.random.key_data(key), jnp.uint32(0))
         self.check_config(config)
@@ -148,6 +154,7 @@ class JaxSession(HostSession):
                     f"the column {error.args[0]!r} has text, or rows of different shapes, which compiled programs do "
                     "not take: encode it in transform(), or store rows of one shape, e.g. with hop.pad"
                 ) from None
+            error.add_note(f"the batch has the columns {', '.join(batch)}")
             raise
         learned = program.read_by_loss()
         if learned and not self.programs.fixed(program, learned):
@@ -282,7 +289,10 @@ def _arrays(hook: str, tree: Pytree) -> Pytree:
     try:
         return jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf), tree)
     except (TypeError, ValueError) as error:
-        raise TaskError(f"{hook}() returned something that is not an array: {error}") from None
+        raise TaskError(
+            f"{hook}() returned something that is not an array ({error}): return arrays in dicts, lists and tuples"
+            + (", such as module.init(key, x) of Flax Linen, or a Flax NNX module" if hook == "init" else "")
+        ) from None
 
 
 def _tree(state: State) -> Tree:

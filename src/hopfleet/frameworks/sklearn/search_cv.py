@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ try:
 except ImportError as error:
     raise MissingExtra("scikit-learn", "sklearn") from error
 
+from joblib import effective_n_jobs
 from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import ParameterGrid, ParameterSampler, check_cv
@@ -30,30 +32,34 @@ from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_array, check_random_state, indexable
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hopfleet.data import partition
 from hopfleet.domain.placement import CPU
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.space import grid_search
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions
-from hopfleet.frameworks.sklearn.folds import TEST, TRAIN, FoldsTask, single
+from hopfleet.frameworks.sklearn.folds import TEST, TRAIN, FoldsTask, Table, single
 from hopfleet.runs.results import Results
 from hopfleet.runs.trial_result import TrialResult
-from hopfleet.search.base import Search
+from hopfleet.search.base import Search, at_least_one
 from hopfleet.search.grid import Grid
 from hopfleet.search.halving import SuccessiveHalving
-from hopfleet.support.machine import this_machine
 
 Estimator = Any
 
 PARTITIONS = 4
 """Partitions of the data for worker processes, if each has a whole batch: they train on different ones at a time."""
 
+TURN = threading.Lock()
+"""Held by the search at work in this process: output and random streams belong to the process."""
+
 START_SECONDS = 3.0
-"""Seconds until worker processes have started and imported scikit-learn."""
+"""Approximate seconds until worker processes have started and imported scikit-learn."""
 
 
+@explained
 class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
     """A cross-validated search over parameters of an estimator with ``partial_fit``, or of a pipeline that ends in one.
 
@@ -108,42 +114,49 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:  # noqa: N803
         """Try all candidates and, with ``refit``, train the best one on all rows."""
         last = self.estimator.steps[-1][1] if isinstance(self.estimator, Pipeline) else self.estimator
+        if isinstance(last, type):
+            raise UsageError(f"estimator={last.__name__}: is a class; pass an estimator, {last.__name__}()")
         if not hasattr(last, "partial_fit"):
             raise UsageError(
                 f"estimator={type(last).__name__}: has no partial_fit; use an estimator that has, such as "
                 "SGDClassifier, or GridSearchCV"
             )
+        candidates, shares = self._candidates(), self._shares()
         scorer, metric = self._scorer()
         X, y = indexable(X, y)  # noqa: N806
-        x = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=self)
+        if not self._has_steps():  # which may take anything
+            check_array(X, accept_sparse=True, dtype="numeric", ensure_all_finite=False, estimator=self)
         if y is None and self._estimator_type_needs_y():
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        labels, codes = self._labels(y)
+        labels = self._labels(y)
+        table = Table(X, None if y is None else np.asarray(y))
         cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         splits = list(cv.split(X, y, groups))
         self.n_splits_, self.scorer_ = len(splits), scorer
         self.multimetric_ = isinstance(metric, str) and metric != "score"
-        candidates, shares = self._candidates(), self._shares()
-        steps = [self._fitted_steps(x[train], None if y is None else _safe_indexing(y, train)) for train, _ in splits]
-        task = FoldsTask(last, [self._of_last(each) for each in candidates], steps, labels, scorer, shares)
-        columns = {"x": x, "split": _parts(len(x), splits), **({} if codes is None else {"y": codes})}
-        self._search(task, columns, candidates, metric)
+        steps = [self._fitted_steps(table, train) for train, _ in splits]
+        task = FoldsTask(last, [self._of_last(each) for each in candidates], steps, labels, scorer, shares, table)
+        with TURN:
+            self._search(task, _parts(_num_samples(X), splits), metric)
         self.cv_results_ = self._format_results(
             candidates, self.n_splits_, self._outcomes(candidates, splits, metric), {"n_epochs": self._epochs(shares)}
         )
         return self._conclude(X, y, labels, metric)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = False  # data sets have no sparse columns
-        return tags
-
     # --------------------------------------------------------------------------------------------- what to search
 
     def _candidates(self) -> list[Mapping[str, Any]]:
+        at_least_one("epochs", self.epochs)
+        at_least_one("batch_size", self.batch_size)
+        for name, values in _items(self.params):
+            if name.rpartition("__")[2] == "max_iter":
+                raise UsageError(f"params: {name!r} has no effect on partial_fit; leave it out, and set epochs")
+            if self.n_iter is None and hasattr(values, "rvs"):
+                raise UsageError(f"params: {name!r} is a distribution; set n_iter, the number of candidates to draw")
         if self.n_iter is None:
             return list(ParameterGrid(self.params))
-        return list(ParameterSampler(self.params, self.n_iter, random_state=self.random_state))
+        sampler = ParameterSampler(self.params, at_least_one("n_iter", self.n_iter), random_state=self.random_state)
+        return list(sampler)
 
     def _shares(self) -> int:
         """Return into how many shares the rows of an epoch are divided, which are trained on one after another."""
@@ -176,43 +189,44 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         if not several:
             return scorer, "score"
         names = list(self.scoring)
-        if self.refit not in names:
+        if self.refit in names:
+            return scorer, self.refit
+        if self.refit is True or isinstance(self.refit, str):
             raise ValueError(
                 f"For multi-metric scoring, the parameter refit must be one of {names}; got {self.refit!r}"
             )
-        return scorer, self.refit
+        return scorer, names[0]
 
     def _estimator_type_needs_y(self) -> bool:
         return bool(self.estimator.__sklearn_tags__().target_tags.required)
 
-    def _labels(self, y: Any) -> tuple[Any, Any]:
-        """Return the classes of a classifier and the class of each row as a number; for others, the targets."""
+    def _labels(self, y: Any) -> Any:
+        """Return the classes of a classifier."""
         if y is None or not is_classifier(self.estimator):
-            return None, None if y is None else np.asarray(y)
-        check_classification_targets(y)
-        labels, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-        return labels, codes
-
-    def _fitted_steps(self, x: Any, y: Any) -> Pipeline | None:
-        """Return the steps of the pipeline before the last, fitted to some rows; None if there are none."""
-        if not isinstance(self.estimator, Pipeline) or len(self.estimator.steps) == 1:
             return None
-        return clone(self.estimator[:-1]).fit(x, y)
+        check_classification_targets(y)
+        return np.unique(column_or_1d(y, warn=True))
+
+    def _fitted_steps(self, table: Table, rows: Any) -> Pipeline | None:
+        """Return the steps of the pipeline before the last, fitted to some rows; None if there are none."""
+        return clone(self.estimator[:-1]).fit(*table.take(rows)) if self._has_steps() else None
+
+    def _has_steps(self) -> bool:
+        """Whether the estimator is a pipeline with steps before the last."""
+        return isinstance(self.estimator, Pipeline) and len(self.estimator.steps) > 1
 
     # -------------------------------------------------------------------------------------------------- the search
 
-    def _search(
-        self, task: FoldsTask, columns: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], metric: str
-    ) -> None:
-        count = len(candidates)
+    def _search(self, task: FoldsTask, parts: np.ndarray[Any, np.dtype[np.uint8]], metric: str) -> None:
+        count, rows = len(task.candidates), len(parts)
         search: Search = Grid(self.epochs)
         if self.halving:
             search = SuccessiveHalving(count, self.epochs * task.shares, min_epochs=max(1, int(self.min_epochs)))
-        rows = len(columns["x"])
-        tested = (columns["split"] == TEST).any(axis=1)
-        workers = this_machine().cores if self.n_jobs == -1 else self.n_jobs or 1
+        columns: dict[str, Any] = {"row": np.arange(rows), "split": parts}
+        tested = (parts == TEST).any(axis=1)
+        workers = effective_n_jobs(self.n_jobs)
         epochs = (search.planned(count).epochs or 0) / task.shares
-        if workers > 1 and self._seconds(task, columns, epochs) * (1 - 1 / workers) < START_SECONDS:
+        if workers > 1 and self._seconds(task, parts, epochs) * (1 - 1 / workers) < START_SECONDS:
             workers = 1
         partitions = 1 if workers == 1 else max(1, min(PARTITIONS, rows // self.batch_size))
         seed = int(check_random_state(self.random_state).randint(1 << 31))
@@ -221,6 +235,8 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
             held = {name: values[tested] for name, values in columns.items()}
             train = partition(columns, place / "train", partitions=partitions, seed=seed, overwrite=True)
             valid = partition(held, place / "valid", partitions=1, overwrite=True)
+            if workers > 1:
+                task.table.share(place / "inputs.npy")
             self.results_: Results = Experiment(
                 task,
                 train=train,
@@ -236,11 +252,13 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
                 batch_size=max(1, min(self.batch_size, rows // partitions // task.shares)),
                 run_options=RunOptions(folder=str(place / "run"), all_failed="return", fail_fast=False),
             ).fit(quiet=not self.verbose, overwrite=True)
+            task.table = Table(None)  # the results keep the task
             self._trials: dict[int, TrialResult] = {trial.config["candidate"]: trial for trial in self.results_.trials}
 
-    def _seconds(self, task: FoldsTask, columns: Mapping[str, Any], epochs: float) -> float:
+    def _seconds(self, task: FoldsTask, parts: np.ndarray[Any, np.dtype[np.uint8]], epochs: float) -> float:
         """Return how long one process takes for some epochs, judging by one batch of up to three candidates."""
-        batch = {name: values[: self.batch_size] for name, values in columns.items()}
+        rows = np.arange(min(self.batch_size, len(parts)))
+        x, y = task.table.take(rows)
         spent = []
         for number in {0, len(task.candidates) // 2, len(task.candidates) - 1}:
             # A candidate that fails is reported by the search.
@@ -248,9 +266,9 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
                 session = task.framework.open({"candidate": number}, seed=0, placement=CPU, threads=1)
                 with session.environment():
                     began = time.thread_time()  # other processes may be busy now
-                    session.model.partial_fit(*task.example(batch))
+                    session.model.partial_fit(x, y, parts[rows])
                     spent.append(time.thread_time() - began)
-        return epochs * len(columns["x"]) / len(batch["x"]) * sum(spent) / max(1, len(spent))
+        return epochs * len(parts) / len(rows) * sum(spent) / max(1, len(spent))
 
     def _epochs(self, shares: int) -> list[float]:
         epochs = (len(trial.history) for _, trial in sorted(self._trials.items()))
@@ -314,9 +332,9 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         last, options = model, {} if labels is None else {"classes": labels}
         if isinstance(model, Pipeline):
             last = model.steps[-1][1]
-            X = X if len(model.steps) == 1 else model[:-1].fit_transform(X, y)  # noqa: N806
+            X = model[:-1].fit_transform(X, y) if self._has_steps() else X  # noqa: N806
         rng = np.random.default_rng(check_random_state(self.random_state).randint(1 << 31))
-        rows = check_array(X, accept_sparse=True, dtype=None, ensure_all_finite=False).shape[0]
+        rows = _num_samples(X)
         for _ in range(math.ceil(self.cv_results_["n_epochs"][self.best_index_])):
             order = rng.permutation(rows)
             for start in range(0, rows, self.batch_size):
@@ -324,6 +342,12 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
                 last.partial_fit(_safe_indexing(X, some), None if y is None else _safe_indexing(y, some), **options)
         check_is_fitted(last)
         return model
+
+
+def _items(params: Any) -> list[tuple[str, Any]]:
+    """Return the names and values of a grid or of a list of grids; scikit-learn reports what is neither."""
+    grids = [params] if isinstance(params, Mapping) else params if isinstance(params, list | tuple) else []
+    return [item for grid in grids if isinstance(grid, Mapping) for item in grid.items()]
 
 
 def _parts(rows: int, splits: Sequence[tuple[Any, Any]]) -> np.ndarray[Any, np.dtype[np.uint8]]:

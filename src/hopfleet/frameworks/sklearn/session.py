@@ -76,6 +76,18 @@ class SklearnSession(HostSession):
             )
         return np.unique(np.asarray(self._hooks.classes))
 
+    def _check_classes(self, y: Any) -> None:
+        """Raise TaskError for a target that is not in ``classes``: some estimators would take it for another class."""
+        if self._classes is None:
+            return
+        targets = np.asarray(y)
+        nearest = self._classes.take(self._classes.searchsorted(targets), mode="clip")
+        if others := targets[nearest != targets].tolist():
+            raise TaskError(
+                f"y has the value {others[0]!r}, which is not in the task's classes = {self._classes.tolist()}: list "
+                "all values of y there"
+            )
+
     # ---------------------------------------------------------------------------------------------- the work
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
@@ -101,6 +113,7 @@ class SklearnSession(HostSession):
         x, y, weight = example_of(self._hooks, batch)
         if y is None and (is_classifier(self.estimator) or is_regressor(self.estimator)):
             raise TaskError("the batch has no column 'y': override example(self, batch) and return x, y")
+        self._check_classes(y)
         if self.model is not self.estimator:
             x = self.model[:-1].transform(x)
         options: dict[str, Any] = {} if self._classes is None else {"classes": self._classes}

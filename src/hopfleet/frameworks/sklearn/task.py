@@ -18,6 +18,7 @@ except ImportError as error:
 from hopfleet.frameworks.sklearn import scores
 from hopfleet.frameworks.sklearn.framework import SklearnFramework
 from hopfleet.frameworks.sklearn.scores import Estimator
+from hopfleet.phrases import shown
 
 
 class SklearnTask(ExampleTask):
@@ -33,6 +34,14 @@ class SklearnTask(ExampleTask):
     #: scikit-learn's scorers, by name, to evaluate beside ``loss``. Those that are no means over rows, such as
     #: ``roc_auc``, are computed for each validation partition and averaged.
     scoring: str | Sequence[str] = ()
+
+    def __init__(self, *given: Any) -> None:
+        if given:
+            kind = given[0] if isinstance(given[0], type) else type(given[0])
+            raise TaskError(
+                f"{type(self).__name__}({shown(given[0])}): takes no arguments; derive a class from it whose "
+                f"build(self, config) returns an estimator with partial_fit, e.g. {_like(kind)}(...)"
+            )
 
     def build(self, config: Config) -> Estimator:
         """Return an estimator with ``partial_fit``, or a pipeline that ends in one and has fitted steps before it."""
@@ -62,3 +71,8 @@ class SklearnTask(ExampleTask):
     @property
     def framework(self) -> SklearnFramework:
         return SklearnFramework(self, own_metrics=type(self).metrics is not SklearnTask.metrics)
+
+
+def _like(kind: type) -> str:
+    """Return the name of a class if it can be trained batch by batch, else that of one that can."""
+    return kind.__name__ if hasattr(kind, "partial_fit") else "SGDClassifier"
