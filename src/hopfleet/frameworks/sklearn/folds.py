@@ -43,7 +43,7 @@ class Table:
     def share(self, file: Path) -> None:
         """Write the inputs, if they are an array, to a file that other processes map instead of receiving a copy."""
         if isinstance(self.x, np.ndarray) and not self.x.dtype.hasobject:
-            np.save(file, self.x, allow_pickle=False)
+            np.save(file, self.x)
             self._file = file
 
     def __getstate__(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Table:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._file:
-            self.x = np.load(self._file, mmap_mode="r", allow_pickle=False)
+            self.x = np.load(self._file, mmap_mode="r")
 
 
 def single(name: str, split: int) -> str:
