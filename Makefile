@@ -31,7 +31,7 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 JOBS ?= 4
 # Tests of other frameworks are slow ones. Each file runs in a process of its own, which imports that framework alone.
 ADAPTERS := keras jax lightning transformers
-RUN := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal \
+RUN := $(BIN)/python -m pytest --durations=10 --numprocesses=$(JOBS) --dist=worksteal \
 	$(foreach name,$(ADAPTERS),--ignore=tests/frameworks/test_$(name).py)
 
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
