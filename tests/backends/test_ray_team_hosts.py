@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.helpers.cluster.hosts import WORKERS, hosts, needs_hosts
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, needs_hosts, pytest.mark.filterwarnings("default")]
+
+TEAMS = ("ddp:2", "fsdp:2", "ps:2", "ps_async:2") if os.environ.get("HOPFLEET_LONG") else ("ddp:2",)
 
 SCRIPT = """
     import functools, json, sys
@@ -52,7 +55,7 @@ SCRIPT = """
 
 def test_teams_across_hosts_have_the_bits_of_local_ones(own_home: Path) -> None:
     with hosts(own_home) as made:
-        for parallelism in ("ddp:2", "fsdp:2", "ps:2", "ps_async:2"):
+        for parallelism in TEAMS:
             told = {"parallelism": parallelism, "name": parallelism.replace(":", "-")}
             made.run(SCRIPT, {**told, "address": made.address})
             places, digests = json.loads(made.said())

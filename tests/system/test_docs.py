@@ -24,6 +24,7 @@ import hopfleet as hop
 from hopfleet.domain.seeds import derive
 from tests.helpers import warm
 from tests.helpers.apart import passes_apart
+from tests.helpers.marks import long
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -87,7 +88,7 @@ def test_a_script_is_converted_in_few_lines(page: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["keras", "lightning", "transformers"])
-@pytest.mark.parametrize("sign", ["-", "+"], ids=["before", "after"])
+@pytest.mark.parametrize("sign", [pytest.param("-", marks=long), "+"], ids=["before", "after"])
 def test_scripts_run_before_and_after_their_conversion(name: str, sign: str, tmp_path: Path) -> None:
     lines = conversion(ROOT / "docs" / "frameworks" / f"{name}.md")
     assert "import " in lines[0], "the diff is of a whole script"
