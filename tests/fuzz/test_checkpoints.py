@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.helpers.fuzzing import fuzz
@@ -15,4 +17,4 @@ def test_some_damaged_model_files() -> None:
 
 @pytest.mark.slow
 def test_many_damaged_model_files() -> None:
-    fuzz(TARGET, range(1000, 3000))
+    fuzz(TARGET, range(1000, 3000 if os.environ.get("HOPFLEET_LONG") else 1500))
