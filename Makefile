@@ -38,7 +38,7 @@ test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
 	$(RUN) -m 'not slow'
 
 test-all: test  ## make test, and what takes longer: clusters, notebooks, 10,000 simulated seeds, coverage of the pure folders
-	$(MAKE) --jobs=3 --output-sync=target slow-tests coverage $(addprefix adapter-,$(ADAPTERS))
+	$(MAKE) --jobs=2 --output-sync=target slow-tests coverage $(addprefix adapter-,$(ADAPTERS))
 
 slow-tests: $(VENV)/.dev
 	$(RUN) -m slow

@@ -20,6 +20,7 @@ from hopfleet.store.folder import find_run
 from tests.helpers.apart import passes_apart
 from tests.helpers.cli import NET
 from tests.helpers.cluster.started import messages
+from tests.helpers.marks import long
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -74,6 +75,7 @@ def test_links_are_measured_and_planned_for(
     assert "3 nodes, 4 devices" in capsys.readouterr().out
 
 
+@long  # minutes on a busy machine
 def test_a_plan_is_trained_by_a_team_on_its_nodes(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

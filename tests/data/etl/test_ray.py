@@ -12,6 +12,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import DataError
+from tests.helpers.marks import long
 
 ray = pytest.importorskip("ray")
 pytest.importorskip("s3fs")
@@ -116,6 +117,7 @@ def test_tables_travel_to_the_nodes(homes: list[Path], tmp_path: Path) -> None:
     assert one.fingerprint == many.fingerprint
 
 
+@long  # folders vanish while tasks write: a task may find its own gone, and say so
 def test_what_a_node_has_lost_is_made_again(
     homes: list[Path], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
