@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hopfleet as hop
+from tests.helpers.preparations import contents, done
 from tests.helpers.processes import environment
 
 pytestmark = pytest.mark.slow
@@ -34,18 +34,6 @@ hop.prepare(
     sys.argv[1], sys.argv[2], slowed, partitions=3, split={"train": 0.7, "test": 0.3}, workers=2, quiet=True,
 )
 """
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "recipe.pickle")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
-
-
-def done(folder: Path) -> int:
-    """How many pieces of work are finished in the workspace, which may go away meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        return len(list((folder.parent / f".{folder.name}.prepare").glob("*/*.pickle")))
-    return 0
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.preparations import contents, done
 from tests.helpers.processes import environment
 
 ray = pytest.importorskip("ray")
@@ -65,18 +66,6 @@ class Nodes:
         if found:
             os.kill(self._chance.choice(sorted(found)), signal.SIGKILL)
         return bool(found)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "recipe.pickle")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
-
-
-def done(target: Path) -> int:
-    """How many pieces of work are finished in the workspace, which may go away meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        return len(list((target.parent / f".{target.name}.prepare").glob("*/*.pickle")))
-    return 0
 
 
 def test_killed_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
