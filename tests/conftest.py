@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import typer
 
 from tests.helpers import warm
+from tests.helpers.cluster.joined import Clusters
 
 try:
     from hypothesis import settings
@@ -20,15 +22,30 @@ except ImportError:  # on machines with GPUs, which have what these tests need a
 else:
     # The same commit gets the same verdict, from everybody; who has time looks for new examples.
     settings.register_profile("steady", derandomize=True)
+    settings.register_profile("few", derandomize=True, max_examples=10)
     settings.load_profile("default" if os.environ.get("HOPFLEET_LONG") else "steady")
 
 
+# What is imported and collected stays: looking for garbage in it would be a tenth of the work of all tests.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files of slow tests alone if those are not wanted: they import what takes seconds, such as Ray."""
-    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+    """Leave files alone that have slow tests only, or none, if those are not wanted: imports take seconds."""
+    wanted = config.option.markexpr
+    if collection_path.suffix != ".py" or not wanted:
         return None
-    slow = re.search(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow", collection_path.read_text(), re.MULTILINE)
-    return None if slow is None else True
+    text = collection_path.read_text()
+    if wanted.startswith("slow"):
+        return None if "slow" in text else True
+    slow = re.search(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow", text, re.MULTILINE)
+    return True if wanted == "not slow" and slow else None
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +53,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     monkeypatch.setenv("HOPFLEET_HOME", str(home))
     monkeypatch.delenv("HOPFLEET_RESUME", raising=False)
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)  # which Ray sets in this process
     return home
 
 
@@ -46,6 +64,14 @@ def warm_processes() -> Iterator[None]:
     warm.warm_fork_servers()
     yield
     warm.session.end()
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Clusters]:
+    """Clusters of Ray on this machine."""
+    found = Clusters()
+    yield found
+    found.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -217,6 +217,8 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
+        if name.startswith("__"):  # tools look for such names; users do not mistype them
+            raise AttributeError(f"module 'hopfleet' has no attribute {name!r}")
         from hopfleet.phrases import did_you_mean
 
         where = _ELSEWHERE.get(name)

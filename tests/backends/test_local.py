@@ -64,6 +64,24 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
     backend.close()
 
 
+def test_a_planned_worker_and_its_successor_keep_to_their_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(local, "usable_cores", lambda: [core])
+    backend = Local()
+    backend.keep_to(["this machine"], cpus=None, memory=0)
+    backend.start(spec(tmp_path), 1)
+    for _ in range(2):
+        (joined,) = wait_for(backend, WorkerJoined)
+        pid = pid_of(backend, joined.worker)
+        threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
+        assert [os.sched_getaffinity(thread) for thread in threads] == [{core}] * len(threads)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(backend, WorkerLost)
+    backend.close()
+
+
 def test_workers_tell_how_much_memory_they_have_and_when_they_were_heard(tmp_path: Path) -> None:
     with local_workers(spec(tmp_path), 1) as (backend, (worker,)):
         began, deadline = backend.now(), time.monotonic() + PATIENCE

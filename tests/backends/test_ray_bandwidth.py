@@ -1,10 +1,13 @@
-"""Plans for the nodes of a Ray cluster, whose links are measured."""
+"""Plans for the nodes of a Ray cluster, whose links are measured.
+
+In a process that had joined other clusters before, Ray ended actors here before they ran, for want of references. So
+these tests have processes of their own.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,10 @@ from hopfleet.planner.dike.problem import Model
 from hopfleet.store.folder import find_run
 from tests.helpers.apart import passes_apart
 from tests.helpers.cli import NET
+from tests.helpers.cluster.joined import Clusters
 from tests.helpers.cluster.started import messages
-from tests.helpers.marks import long
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 SCRIPT = f"""{NET}
@@ -33,30 +36,16 @@ experiment = hop.Experiment(
 """
 
 
-@pytest.fixture
-def cluster() -> Iterator[None]:
-    """Three nodes on this machine, which this process has joined.
-
-    In a process that had joined other clusters before, Ray ended actors here before they ran, for want of references.
-    So these tests have processes of their own.
-    """
-    from ray.cluster_utils import Cluster
-
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    for cpus in (3, 1):
-        started.add_node(num_cpus=cpus)
-    ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-    started.shutdown()
-
-
 def test_links_are_measured_and_planned_for(
-    request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest, clusters: Clusters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if passes_apart(request):
+    if passes_apart(request, "ray"):
         return
-    request.getfixturevalue("cluster")
+    with clusters.joined(*({"num_cpus": cpus} for cpus in (2, 3, 1))):
+        check_links(tmp_path, capsys)
+
+
+def check_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes, costs = hop.Ray().measure_links(1 << 20)
     assert sorted(node.cpus for node in nodes) == [1, 2, 3]
     assert [len(row) for row in costs] == [3, 3, 3]
@@ -75,23 +64,30 @@ def test_links_are_measured_and_planned_for(
     assert "3 nodes, 4 devices" in capsys.readouterr().out
 
 
-@long  # minutes on a busy machine
 def test_a_plan_is_trained_by_a_team_on_its_nodes(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    clusters: Clusters,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if passes_apart(request):
+    if passes_apart(request, "ray"):
         return
-    request.getfixturevalue("cluster")
+    with clusters.joined(*[{"num_cpus": 1}] * 3):
+        check_plans(tmp_path, monkeypatch, capsys)
+
+
+def check_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # Computing takes so long that all devices are worth their transfers.
     monkeypatch.setattr("hopfleet.experiment.planning.MeasuredModel", SlowModel)
     path = tmp_path / "net.py"
     path.write_text(SCRIPT)
     assert main(["plan", str(path), "--run"]) == 0
     out = capsys.readouterr().out
-    assert "all-reduce with 4 workers" in out, out
+    assert "all-reduce with 3 workers" in out, out
     name = re.search(r"show (net-\S+)", out)
     assert name is not None
-    assert shapes(name[1]) == {("ddp", 4)}
+    assert shapes(name[1]) == {("ddp", 3)}
 
     # One node reaches all others quickly, and they reach each other slowly: it serves.
     def star(nodes: list[Any], size: int) -> Any:

@@ -23,6 +23,7 @@ import hopfleet as hop  # noqa: E402
 from hopfleet.domain.messages import UnitFinished, WorkerJoined  # noqa: E402
 from hopfleet.store.journal import Journal  # noqa: E402
 from hopfleet.support.files import digest  # noqa: E402
+from tests.helpers.cluster.joined import Clusters  # noqa: E402
 from tests.helpers.sample_tasks import Everything, arrays  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -37,22 +38,10 @@ TRIALS, EPOCHS, PARTITIONS = 6, 3, 4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[Any]:
+def cluster(clusters: Clusters) -> Iterator[Any]:
     """A node with one GPU and one without, of one CPU each."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
-        patch.setenv("RAY_worker_niceness", "0")
-        ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
-        head = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
-        started = Cluster(initialize_head=True, head_node_args=head)
-        started.add_node(num_cpus=1, num_gpus=0)
-        ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
-        yield started
-        ray.shutdown()
-        started.shutdown()
+    with clusters.joined({"num_cpus": 1, "num_gpus": 1}, {"num_cpus": 1, "num_gpus": 0}) as joined:
+        yield joined
 
 
 def experiment(name: str, backend: Any, device: str, **more: Any) -> hop.Experiment:

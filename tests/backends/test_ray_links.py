@@ -78,6 +78,12 @@ def test_a_member_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
         links.welcome(meeting.listen(LOOPBACK), seat(0), "cpu")
 
 
+def test_an_address_without_a_port() -> None:
+    """Where all ports are in use, or the address is that of another machine."""
+    with pytest.raises(UsageError, match=r"no port can be opened at 203\.0\.113\.1 \(.*\), where"):
+        meeting.listen("203.0.113.1")
+
+
 def test_devices_of_different_kinds() -> None:
     listener = meeting.listen(LOOPBACK)
     called(listener.getsockname(), 1, 2, device="cuda:0")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 import torch
 
 import hopfleet as hop
@@ -20,28 +19,21 @@ from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.runs.verify import verify
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.local import open_journal
+from tests.helpers.cluster.joined import Clusters
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 CPUS = (4, 2, 2)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """Nodes of four, two and two CPUs, which this process has joined."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
-        patch.setenv("RAY_worker_niceness", "0")
-        ray._raylet.Config.initialize("")
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS[0], "include_dashboard": False})
-        for cpus in CPUS[1:]:
-            started.add_node(num_cpus=cpus)
-        ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+def cluster(clusters: Clusters) -> Iterator[None]:
+    """Nodes of four, two and two CPUs, which this process has joined: those of other tests, with one replaced."""
+    with clusters.joined(*[{"num_cpus": 2}] * 3) as joined:
+        joined.remove_node(next(iter(joined.worker_nodes)))
+        large = joined.add_node(num_cpus=4)
         yield
-        ray.shutdown()
-        started.shutdown()
+        joined.remove_node(large)
+        joined.add_node(num_cpus=2)
 
 
 class Net(hop.TorchTask):

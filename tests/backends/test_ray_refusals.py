@@ -18,8 +18,8 @@ from hopfleet.backends.ray.placement import (
     WorkerNeeds,
     choose_nodes,
     how_many,
+    one_node_each,
     one_of_each,
-    place_partitions,
     places_on,
     powers,
     share,
@@ -128,7 +128,7 @@ def test_places_of_teams() -> None:
     assert choose_nodes([A, GPU], [needs("cuda", shape=team(2))]) == [("g", "g")]
     with pytest.raises(UsageError, match=r"only 0 fit, at 1 CPU for each of 5 members each .* fit on one node; use"):
         choose_nodes([A, B], [needs(shape=team(5))])
-    with pytest.raises(UsageError, match="only 1 fit"):  # a team has one kind of device
+    with pytest.raises(UsageError, match=r"only 1 fit.*device='auto' gives GPUs on some nodes.*\(device='cpu'\); use"):
         choose_nodes([A, GPU], [needs("auto", shape=team(3), spans=True)] * 2)
 
 
@@ -154,6 +154,20 @@ def test_members_are_apart_if_the_network_is_to_be_measured() -> None:
     assert choose_nodes([A, D], [replace(pair, spans=False)]) in ([("a", "a")], [("d", "d")])
 
 
+def test_workers_begin_at_home() -> None:
+    pair = needs(shape=team(2))
+    assert choose_nodes([A, B], [replace(pair, home=A.name)] * 2 + [pair]) == [("a", "a"), ("a", "a"), ("b", "b")]
+    # Without homes, pairs would be on both nodes.
+    single = replace(needs(), home=B.name)
+    assert choose_nodes([A, D], [single, replace(pair, home=D.name)]) == [("a",), ("d", "d")], "B is gone"
+
+
+def test_teams_on_one_node_each_take_what_room_there_is() -> None:
+    assert one_node_each({"a": 5, "b": 4}, [3, 2, 2, 2]) == [("a",) * 3, ("b",) * 2, ("a",) * 2, ("b",) * 2]
+    assert one_node_each({"a": 2, "b": 2}, [4, 2, 1]) == [("a", "a"), ("b", "b"), ()], "a larger node was lost"
+    assert one_node_each({}, [1]) == [()]
+
+
 def test_a_team_that_lost_members_is_smaller() -> None:
     three = needs(shape=team(3), spans=True)
     assert [three.reduced(size).shape for size in (2, 1, 0)] == [team(2), SINGLE, SINGLE]
@@ -166,6 +180,8 @@ def test_where_no_team_can_join(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "devices of different kinds" in hop.Ray().teams_blocker("auto", 1)
     assert "autoscale=True" in hop.Ray(autoscale=True).teams_blocker("cpu", 1)
     assert hop.Ray().offer("cpu", 2, [SINGLE, team(2)], spanning={"ddp"})[0] == 4, "of twelve CPUs, at two each"
+    offer = hop.Ray(replicas=2).offer("cpu", 1)
+    assert (offer.nodes, offer.replicas) == ({A.name: 4, GPU.name: 8}, 2)
 
 
 def test_a_plan_names_the_nodes_of_members() -> None:
@@ -246,38 +262,10 @@ def test_why_no_worker_is_ready() -> None:
     )
 
 
-def test_partitions_go_where_the_workers_are() -> None:
-    assert place_partitions([1] * 6, {"a": 2, "b": 1}, 1) == {"a": (0, 1, 3, 4), "b": (2, 5)}
-    twice = place_partitions([1] * 4, {"a": 1, "b": 1, "c": 1}, 2)
-    assert sorted(partition for mine in twice.values() for partition in mine) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert place_partitions([1] * 1, {"a": 1, "b": 1}, 1) == {"a": (0,), "b": (0,)}, "nobody has nothing to do"
-    assert place_partitions([1] * 2, {"a": 1}, 3) == {"a": (0, 1)}
-
-
-def test_faster_nodes_get_more() -> None:
-    assert place_partitions([1] * 8, {"cpu": 1.0, "gpu": 3.0}, 1) == {"cpu": (2, 6), "gpu": (0, 1, 3, 4, 5, 7)}
-    held = {"cpu": (5,), "gpu": (0,)}
-    assert place_partitions([1] * 6, {"cpu": 1.0, "gpu": 2.0}, 1, held) == {"cpu": (3, 5), "gpu": (0, 1, 2, 4)}
-
-
 def test_what_nodes_can_do() -> None:
     sorts = {"a": "slow", "b": "fast", "c": "fast"}
     assert powers({"a": 3, "b": 2}, sorts, {"slow": 1.0, "fast": 4.0}) == {"a": 3.0, "b": 8.0, "c": 4.0}
     assert powers({"a": 3, "b": 2}, sorts, {"fast": 4.0}) == {"a": 3.0, "b": 2.0, "c": 1.0}, "not known of all"
-
-
-def test_who_is_too_slow_for_a_partition_shares_one() -> None:
-    placed = place_partitions([1] * 4, {"slow": 1.0, "fast": 50.0, "middle": 40.0}, 1)
-    assert len(placed["slow"]) == 1
-    assert set(placed["slow"]) < {*placed["fast"], *placed["middle"]}, "nobody waits for it"
-    assert sum(map(len, placed.values())) == 5
-    assert place_partitions([1] * 2, {"slow": 1.0}, 1) == {"slow": (0, 1)}, "nobody is there to share with"
-
-
-def test_partitions_go_to_nodes_of_their_size() -> None:
-    assert place_partitions([100, 100, 200], {"b": 2, "a": 4, "c": 2}, 1) == {"b": (0,), "a": (2,), "c": (1,)}
-    assert place_partitions([50, 150, 100], {"a": 1, "b": 2}, 1) == {"a": (2,), "b": (0, 1)}
-    assert place_partitions([300, 100], {"a": 3, "b": 1}, 2) == {"a": (0, 1), "b": (0, 1)}
 
 
 def test_sorts_of_nodes() -> None:

@@ -1,4 +1,4 @@
-"""Experiments on a real Ray cluster of one node; ``test_ray.py`` has larger ones."""
+"""Experiments on a real Ray cluster; ``test_ray.py`` has larger ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.domain.messages import UnitFinished
 from tests.helpers.cluster.chained import chained
+from tests.helpers.cluster.joined import Clusters
 from tests.helpers.cluster.started import fingerprints, messages
 from tests.helpers.sample_tasks import Augmented, Dropping
 
@@ -16,23 +17,13 @@ ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A node with two CPUs, which this process has joined."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
-    monkeypatch.setenv("RAY_worker_niceness", "0")
-    ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-    started.shutdown()
+@pytest.fixture(scope="module", autouse=True)
+def cluster(clusters: Clusters) -> Iterator[None]:
+    """Nodes with two CPUs each, as for the larger tests, which this process has joined."""
+    with clusters.joined(*[{"num_cpus": 2}] * 3):
+        yield
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_cluster_gives_the_bits_of_one_process() -> None:
     alone = chained("alone", "inline", workers=1).fit(quiet=True)
     spread = chained("spread", "ray", workers=2).fit(quiet=True)
@@ -40,7 +31,6 @@ def test_a_cluster_gives_the_bits_of_one_process() -> None:
     assert len({unit.worker for unit in messages(spread.folder, UnitFinished)}) == 2
 
 
-@pytest.mark.usefixtures("cluster")
 def test_live_items_have_the_same_bits_on_a_cluster() -> None:
     def fitted(name: str, backend: str, workers: int) -> hop.Results:
         return hop.Experiment(

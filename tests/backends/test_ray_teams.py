@@ -25,28 +25,18 @@ from hopfleet.planner.teams import Scaling
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
+from tests.helpers import marks
+from tests.helpers.cluster.joined import Clusters
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[Any]:
+def cluster(clusters: Clusters) -> Iterator[Any]:
     """Three nodes of two CPUs each, which this process has joined."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
-        patch.setenv("RAY_worker_niceness", "0")
-        ray._raylet.Config.initialize("")
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-        for _ in range(2):
-            started.add_node(num_cpus=2)
-        ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
-        yield started
-        ray.shutdown()
-        started.shutdown()
+    with clusters.joined(*[{"num_cpus": 2}] * 3) as joined:
+        yield joined
 
 
 class Net(hop.TorchTask):
@@ -233,16 +223,32 @@ def test_idle_devices_join_the_last_trial_across_nodes_and_shrink_with_them(clus
     assert verify(results.folder).ok
 
 
+@marks.long
+def test_each_node_has_the_teams_that_were_chosen_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Watched(together=3)
+    first, second, _ = backend.offer("cpu", 1).nodes
+    choice = TeamChoice(
+        (SINGLE, SINGLE, TeamShape("ddp", 2)), "as the test says", 3, homes=(second, second, first), one_node=True
+    )
+    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given, **options: choice)
+    results = experiment("chosen", backend, "auto", search=hop.Grid(max_epochs=1)).fit(quiet=True)
+    assert [trial.state.value for trial in results.trials] == ["completed"] * 2
+    pair = next(place for place in backend.places if len(place) == 2)
+    others = {node for place in backend.places if len(place) == 1 for node in place}
+    assert len(set(pair)) == len(others) == 1 and not others & set(pair)
+
+
 def test_trial_runs_measure_teams_across_nodes() -> None:
     backend = Watched()
     tried = experiment("tried", backend, "auto", workers=6, search=hop.Grid(max_epochs=1))
     results = tried.fit(quiet=True)
     runs = json.loads((results.folder.path / "trial_runs.json").read_text())
     assert runs["device"] == "cpu of 3 nodes of a Ray cluster"
-    measured = [(run["parallelism"], run["rows_per_second"] > 0) for run in runs["runs"]]
-    assert measured == [("single", True), ("ddp:2", True)]
-    single, pair = backend.places[:2]
-    assert len(single) == 1 and len(set(pair)) == 2
+    measured = [(run["parallelism"], run["apart"], run["rows_per_second"] > 0) for run in runs["runs"]]
+    assert measured == [("single", False, True), ("ddp:2", False, True), ("ddp:2", True, True)]
+    single, near, far = backend.places[:3]
+    assert [len(place) for place in (single, near, far)] == [1, 2, 2]
+    assert (len(set(near)), len(set(far))) == (1, 2)
     assert [trial.state.value for trial in results.trials] == ["completed"] * 2
 
 

@@ -42,12 +42,13 @@ def controller_again_and_again(runs: int, seed: int, backend: str = "local") -> 
     """Each run dies at some place after it began; the next one goes on from there."""
     report = Report(f"controller dies again and again ({backend})")
     rng = random.Random(f"again {seed}")
-    asked = {"trials": 6, "epochs": 3, "partitions": 3, "backend": backend}
+    size, places = ({"trials": 6, "epochs": 3}, 250) if runs > 10 else ({"trials": 3, "epochs": 2}, 100)
+    asked = {**size, "partitions": 3, "backend": backend}
     while report.faults < runs:
         with scratch() as folder:
             log = folder.parent / "places"
             for _ in range(min(12, runs - report.faults)):
-                status = (child := Child(folder, asked, die=rng.randint(20, 250), CHAOS_LOG=str(log))).wait()
+                status = (child := Child(folder, asked, die=rng.randint(20, places), CHAOS_LOG=str(log))).wait()
                 if status == 0 or "is finished already" in child.words:
                     break
                 if status != -signal.SIGKILL:

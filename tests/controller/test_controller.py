@@ -664,10 +664,10 @@ def test_all_of_many_workers_may_be_lost_at_once():
 # ---------------------------------------------------------------------------------------------- partitions
 
 
-def pinned(*workers, **options):
+def pinned(*workers, about_to_join=0, **options):
     """Workers that can read some partitions only; w1 is the first."""
     desk = Desk(**options)
-    desk.tell(m.RunStarted("test", workers=len(workers)))
+    desk.tell(m.RunStarted("test", workers=len(workers) + about_to_join))
     for number, partitions in enumerate(workers, 1):
         desk.joined = desk.tell(m.WorkerJoined(f"w{number}", partitions=partitions))
     return desk
@@ -679,6 +679,16 @@ def test_nothing_is_placed_while_workers_are_about_to_join():
     follow = desk.tell(m.WorkerLost("w2", "killed", replaced=True))
     assert not of(follow, m.PlacePartition, m.PartitionsMissing)
     assert not of(desk.tell(m.WorkerJoined("w3", partitions=(1,))), m.PlacePartition)
+
+
+def test_a_worker_that_will_not_join_is_not_waited_for():
+    desk = pinned((0,), about_to_join=1)
+    assert not of(desk.messages, m.PlacePartition, m.PartitionsMissing)
+    follow = desk.tell(m.WorkerUnavailable("its node was lost"))
+    assert of(follow, m.PlacePartition) == [m.PlacePartition("w1", 1)]
+    # Whoever joins in its place is welcome.
+    desk.tell(m.WorkerJoined("w2", partitions=(1,)))
+    assert desk.controller.schedule.starting == 0
 
 
 def test_partitions_of_a_worker_that_is_gone_are_placed_elsewhere():

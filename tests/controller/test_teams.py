@@ -101,9 +101,9 @@ def test_a_controller_that_is_restored_knows_what_leaves() -> None:
     assert other.schedule.regrouping == 4
     desk.release()
     other.restore(desk.log)
-    assert (other.schedule.regrouping, other.state.starting) == (0, 1)
+    assert (other.schedule.regrouping, other.schedule.starting) == (0, 1)
     other.restore([m.RunStarted("test", 4)])
-    assert (other.schedule.regrouping, other.state.starting) == (0, 4)
+    assert (other.schedule.regrouping, other.schedule.starting) == (0, 4)
 
 
 def test_a_team_gets_the_partitions_that_it_lacks() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hopfleet.backends.simulated import Failure
 from hopfleet.errors import UsageError
-from hopfleet.forecast.scenario import Scenario, SimulatedNode, is_scenario
+from hopfleet.forecast.scenario import Scenario, ScenarioRun, SimulatedNode, is_scenario
 
 TWO = (SimulatedNode("a", 2),)
 EQUAL = Scenario(TWO, (100.0,) * 8, rows=800, partitions=4, epochs=3)
@@ -127,7 +127,8 @@ def test_a_file(tmp_path: Path) -> None:
         ({"bandwidth": 0}, "bandwidth=0 bytes per second: must be above 0"),
         ({"nodes": [{"name": "x", "devices": 4, "team": 2}]}, "node x: team=2 of 4 devices: .* teams need scaling"),
         ({"nodes": [{"devices": 4, "team": 3}], "scaling": [1, 2]}, "team=3 of 4 devices: must divide the devices"),
-        ({"scaling": [1, 2]}, "2 nodes: devices join as teams on a single node only; set switch: false"),
+        ({"replicas": -1}, "replicas=-1: must be at least 0, and 0 if sharded"),
+        ({"replicas": 1, "sharded": True, "partitions": 2}, "replicas=1: must be at least 0, and 0 if sharded"),
         ({"scaling": [1, 0.9]}, r"scaling=\[1.0, 0.9\]: rates must be above 0 and grow"),
         ({"scaling": 2}, "scaling=2: must be a list of rates"),
         ({"form": -1}, "form=-1 seconds: must be finite and at least 0"),
@@ -137,3 +138,41 @@ def test_a_file(tmp_path: Path) -> None:
 def test_mistakes(change: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Scenario.of({**CONTENT, **change})
+
+
+NODES = Scenario(
+    tuple(SimulatedNode(name, devices) for name, devices in (("a", 4), ("b", 2), ("c", 2))),
+    (100.0,),
+    rows=8000,
+    partitions=8,
+    epochs=2,
+    scaling=(1.0, 1.9),
+    replicas=1,
+)
+
+
+def sizes(run: ScenarioRun) -> list[int]:
+    """Return the number of devices of each worker, in the order in which they joined."""
+    return [worker.device.count("simulated") for worker in run.simulation.history.workers.values()]
+
+
+def test_each_node_reads_its_part_of_the_rows() -> None:
+    read = NODES.readable
+    assert [len(mine or ()) for mine in read] == [4, 2, 2]
+    assert sorted(partition for mine in read for partition in mine or ()) == list(range(8))
+    assert replace(NODES, replicas=0).readable == [None] * 3
+
+
+def test_idle_devices_join_within_their_nodes() -> None:
+    switched, without = NODES.simulate(), replace(NODES, switch=False).simulate()
+    assert sizes(switched)[8:] == [4, 2, 2]
+    assert switched.simulation.makespan < without.simulation.makespan / 1.5
+    speed = NODES.teams.speed
+    each = 160 * (0.5 / speed(4) + 0.5 / speed(2))
+    assert switched.simulation.makespan == pytest.approx(each), "every team reads the rows of its own node"
+
+
+def test_teams_that_span_nodes_are_led_by_one_of_them() -> None:
+    spanning = replace(NODES, spanning=True).simulate()
+    assert sizes(spanning)[8:] == [8]
+    assert spanning.simulation.lower_bound <= spanning.simulation.makespan < NODES.simulate().simulation.makespan

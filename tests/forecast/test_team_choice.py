@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hopfleet.domain.placement import SINGLE, TeamShape
-from hopfleet.forecast.team_choice import Size, TeamChoice, choose_teams
+from hopfleet.forecast.team_choice import Nodes, Size, TeamChoice, choose_teams
 from hopfleet.forecast.trial_runs import TrialRun
 
 DDP, FSDP, SPILL = TeamShape("ddp", 2), TeamShape("fsdp", 2), TeamShape("spill", 1)
 
 
 def run(shape: TeamShape, rate: float, model: str = "net") -> TrialRun:
-    return TrialRun({"model": model}, shape, rate, 1, "" if rate else "out of memory", 0.25)
+    return TrialRun({"model": model}, shape, rate, 1, "" if rate else "out of memory", 0.25, 38)
 
 
 def chosen(runs: list[TrialRun], *, trials: int, devices: int = 8, **size: Any) -> TeamChoice:
     usual = {"configs": [{"model": "net"}], "epochs": 4, "rows": 8000, "partitions": 4, "batch": 32}
-    return choose_teams(runs, Size(trials=trials, **{**usual, **size}), devices, 0.5)
+    return choose_teams(runs, Size(trials=trials, **{**usual, **size}), Nodes({"here": devices}), 0.5)
+
+
+def on_nodes(runs: list[TrialRun], *devices: int, trials: int, replicas: int = 1, **size: Any) -> TeamChoice:
+    usual = {"configs": [{"model": "net"}], "epochs": 2, "rows": 8000, "partitions": 8, "batch": 32}
+    nodes = Nodes({f"n{number}": count for number, count in enumerate(devices, 1)}, replicas)
+    return choose_teams(runs, Size(trials=trials, **{**usual, **size}), nodes, 0.5)
 
 
 def test_many_trials_have_a_device_each_and_the_last_ones_teams() -> None:
@@ -38,6 +45,58 @@ def test_few_trials_start_with_teams() -> None:
     alone, together = choice.dry_runs.values()
     assert together < alone < 320, "even those that start alone join as teams"
     assert choice.why.startswith("a dry run takes")
+
+
+NEAR = [run(SINGLE, 100.0), run(DDP, 190.0)]
+
+
+def test_each_node_has_teams_of_its_own_size() -> None:
+    choice = on_nodes(NEAR, 4, 2, 2, trials=1)
+    assert list(zip(choice.shapes, choice.homes, strict=True)) == [
+        (TeamShape("ddp", 4), "n1"),
+        (DDP, "n2"),
+        (DDP, "n3"),
+    ]
+    assert choice.workers == 3 and choice.one_node
+    assert choice.scaling is not None and choice.scaling.nodes == (4, 2, 2)
+    assert "teams within nodes, of 4 | 2 | 2 devices" in choice.why
+    assert choice.dry_runs["one device for each trial, later teams within nodes"] > min(choice.dry_runs.values())
+    assert not any("across" in name for name in choice.dry_runs), "nobody has tried that"
+
+
+def test_many_trials_on_nodes_have_a_device_each() -> None:
+    choice = on_nodes(NEAR, 4, 2, 2, trials=16)
+    assert (choice.shapes, choice.homes, choice.workers, choice.one_node) == ((SINGLE,), (), 8, True)
+    assert choice.scaling is not None and choice.scaling.nodes == (4, 2, 2), "later teams stay within nodes"
+
+
+@pytest.mark.parametrize(("rate", "spans"), [(195.0, True), (104.0, False), (0.0, False)])
+def test_teams_span_nodes_only_if_trial_runs_say_so(rate: float, spans: bool) -> None:
+    far = replace(run(DDP, rate), apart=True)
+    choice = on_nodes([*NEAR, far], 2, 2, 2, trials=1)
+    assert choice.shapes == ((TeamShape("ddp", 6),) if spans else (DDP, DDP, DDP))
+    assert (choice.one_node, bool(choice.homes)) == (not spans, not spans)
+    assert any("across nodes" in name for name in choice.dry_runs) is spans
+
+
+def test_nodes_with_one_device_each_form_teams_across_nodes_or_none() -> None:
+    far = replace(run(DDP, 190.0), apart=True)
+    choice = on_nodes([run(SINGLE, 100.0), far], 1, 1, trials=1)
+    assert (choice.shapes, choice.one_node) == ((DDP,), False)
+    choice = on_nodes([run(SINGLE, 100.0), replace(far, rows_per_second=60.0)], 1, 1, trials=1)
+    assert choice.shapes == (SINGLE,) and "ddp:2 is only 0.60 times as fast" in choice.why
+
+
+def test_teams_of_a_model_that_does_not_fit_one_device_are_on_one_node() -> None:
+    choice = on_nodes([run(SINGLE, 0.0), run(FSDP, 90.0)], 3, 2, trials=8)
+    assert (choice.shapes, choice.workers, choice.one_node) == ((FSDP,), 2, True)
+    choice = on_nodes([run(SINGLE, 0.0), replace(run(FSDP, 90.0), apart=True)], 1, 1, 1, 1, trials=8)
+    assert (choice.shapes, choice.workers, choice.one_node) == ((FSDP,), 2, False)
+
+
+def test_teams_on_nodes_are_not_larger_than_a_batch() -> None:
+    choice = on_nodes(NEAR, 4, 4, trials=1, batch=2)
+    assert max(shape.devices for shape in choice.shapes) == 2
 
 
 def test_no_team_is_larger_than_a_batch() -> None:
@@ -95,9 +154,9 @@ def test_the_choice_is_explained() -> None:
     names, texts = zip(*choice.facts(), strict=True)
     assert names == ("trial runs", "", "", "dry runs", "parallelism")
     assert texts[:3] == (
-        "single  100 rows/s, 1 B (model=net)",
-        "ddp:2   190 rows/s, 1 B (model=net)",
-        "fsdp:2  out of memory (model=net)",
+        "single  380 ms a batch, 100 rows/s, 1 B (model=net)",
+        "ddp:2   200 ms a batch, 190 rows/s, 1 B (model=net)",
+        "fsdp:2  does not fit: out of memory (model=net)",
     )
     assert texts[3].startswith("one device for each trial: ")
     assert texts[4].startswith("single, then teams: 16 trials keep 8 devices busy")

@@ -1,4 +1,4 @@
-"""Tests in processes of their own: some frameworks do not get along in one process, or with its forks."""
+"""Tests in processes of their own: some packages do not get along in one process, or with its forks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import sys
 import pytest
 
 from tests.helpers.processes import ROOT
-
-APART = "HOPFLEET_TESTS_APART"
-"""The environment variable of a process that runs one test."""
+from tests.helpers.warm import APART
 
 
-def passes_apart(request: pytest.FixtureRequest) -> bool:
-    """Run a test in a process of its own and return True; return False in that process."""
+def passes_apart(request: pytest.FixtureRequest, package: str) -> bool:
+    """Run a test in a session for one package and return True; return False in such a session."""
     if APART in os.environ:
         return False
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", request.node.nodeid]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, APART: "1"}, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, APART: package}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return True

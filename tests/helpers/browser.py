@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 
 TOKEN = "the-token-of-the-tests"
-SECONDS = 60.0
+SECONDS = 120.0
 """The longest time to wait for anything."""
 
 PICTURES = Path(os.environ.get("HOPFLEET_PICTURES", Path(__file__).parents[2] / "build" / "pictures"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +25,20 @@ SPACE = {
 }
 
 
+GATE = "HOPFLEET_TEST_GATE"
+"""Names a file: without it, no trial trains more than ``UNGATED`` units. So a run lasts until it was looked at."""
+
+UNGATED = 12
+
+
 class CurveSession(CountingSession):
     """Learns as fast as its configuration allows."""
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        gate = os.environ.get(GATE)
+        while gate and self.units >= UNGATED and not Path(gate).exists():
+            time.sleep(0.05)
+        return super().train(batches, last=last)
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         rows = sum(len(batch["x"]) for batch in batches)

@@ -163,6 +163,10 @@ class RecordedCapture:
         #: Captures that ended, failed ones included.
         self.captures = 0
         self.workspaces_cleared = 0
+        #: Pools that were made, those that eager work was allocated from, and how often unused memory was given back.
+        self.pools = 0
+        self.lent: list[tuple[int, int]] = []
+        self.freed = 0
         #: Replays and synchronizations, in their order.
         self.log: list[str] = []
 
@@ -173,7 +177,16 @@ class RecordedCapture:
         return RecordedGraph(self)
 
     def pool(self) -> tuple[int, int]:
-        return (0, 1)
+        self.pools += 1
+        return (0, self.pools)
+
+    @contextlib.contextmanager
+    def allocating_from(self, pool: tuple[int, int], device: torch.device) -> Iterator[None]:
+        self.lent.append(pool)
+        yield
+
+    def free_unused(self) -> None:
+        self.freed += 1
 
     def stream(self, device: torch.device) -> RecordedStream:
         self.streams.append(RecordedStream(len(self.streams)))

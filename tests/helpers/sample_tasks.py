@@ -25,6 +25,22 @@ def arrays(rows: int = 240, seed: int = 0) -> dict[str, np.ndarray]:
     return {"x": x, "y": y}
 
 
+class DoubleNet(hop.TorchTask):
+    """A small net in double precision, with dropout."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16),
+            torch.nn.Tanh(),
+            torch.nn.Dropout(config.get("dropout", 0.0)),
+            torch.nn.Linear(16, 1),
+        ).double()
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
 class Plain(hop.TorchTask):
     """A linear model: the fastest thing that learns."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import hopfleet as hop
+from hopfleet.backends import supervision
 from tests.helpers.sample_tasks import Everything, arrays
 
 SEED = 5
@@ -77,4 +78,5 @@ def experiment(folder: Path, **more: Any) -> hop.Experiment:
 
 
 def run(folder: str, epochs: int) -> None:
+    supervision.GIVE_UP_SECONDS = 1.0  # units that wait never react, so tests would wait as long
     experiment(Path(folder), epochs=epochs).fit()

@@ -6,7 +6,8 @@ the new process is a child of the warm process, ``/proc`` shows the command line
 and the modules in ``PRELOAD`` are imported already. Without a warm process, ``Popen`` starts processes cold.
 
 The warm process starts at the first use and ends with the test session. Scripts run by tests find the warm process
-through the environment variable ``HOPFLEET_TESTS_WARM``.
+through the environment variable ``HOPFLEET_TESTS_WARM``. Tests with Ray have a warm process of their own, which has
+imported more.
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ PRELOAD = (
     "hopfleet.cli",
     "hopfleet.experiment",
 )
+#: The environment variable of a test session whose tests all need one package: the package's name.
+APART = "HOPFLEET_TESTS_APART"
+#: Modules that new processes find imported as well in such a session, by the package.
+PRELOAD_APART = {
+    "jax": ("jax", "optax", "flax.nnx", "hopfleet.frameworks.jax.task"),
+    "keras": ("hopfleet.frameworks.keras.task",),
+    "lightning": ("hopfleet.frameworks.lightning.task",),
+    "transformers": ("hopfleet.frameworks.transformers.task",),
+}
 
 
 class Popen(subprocess.Popen[Any]):
@@ -129,31 +139,35 @@ def run(
 
 
 class Session:
-    """The warm process of a test session, started at its first use."""
+    """A warm process of a test session, started at its first use; it imports ``more`` modules than ``PRELOAD``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str) -> None:
+        self._more = more
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
 
     def start(self) -> str:
-        """Start the warm process unless it runs; return the path of its socket."""
+        """Start the warm process unless it runs; put the path of its socket into the environment and return it."""
         if self._process is None:
             self._folder = tempfile.mkdtemp(prefix="hopfleet-warm-")
-            path = str(Path(self._folder) / "socket")
             with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(path)
+                listener.bind(self._path)
                 listener.listen(64)
-                command = [sys.executable, "-m", __name__, str(listener.fileno())]
+                command = [sys.executable, "-m", __name__, str(listener.fileno()), *self._more]
                 pipe, environment = subprocess.PIPE, {**processes.environment(), "OMP_NUM_THREADS": "1"}
                 self._process = subprocess.Popen(command, stdin=pipe, pass_fds=[listener.fileno()], env=environment)
-            os.environ[ADDRESS] = path
-        return os.environ[ADDRESS]
+        os.environ[ADDRESS] = self._path
+        return self._path
+
+    @property
+    def _path(self) -> str:
+        return str(Path(self._folder) / "socket")
 
     def end(self) -> None:
         if self._process is not None:
             self._process.communicate()
             self._process = None
-            del os.environ[ADDRESS]
+            os.environ.pop(ADDRESS, None)
             shutil.rmtree(self._folder)
 
 
@@ -197,11 +211,11 @@ def _read_line(connection: socket.socket) -> bytes:
 # ------------------------------------------------------------------------------------------- the warm process
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, more: list[str]) -> None:
     """Fork a process for each request, and report how the process ends, until the standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
-    for module in PRELOAD:
+    for module in (*PRELOAD, *PRELOAD_APART.get(os.environ.get(APART, ""), ()), *more):
         importlib.import_module(module)
     warm_fork_servers()
     gc.freeze()
@@ -301,5 +315,5 @@ def _execute(kind: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
     os._exit(0)  # taking PyTorch apart takes long

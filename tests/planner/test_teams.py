@@ -72,3 +72,26 @@ def test_the_longest_trial_decides() -> None:
 def test_teams_give_way_to_single_devices_when_trials_return() -> None:
     curbed = Scaling("ddp", Rates("curbed", (10.0, 12.0)))
     assert better_teams([10.0] * 8, [4, 4], 8, curbed, 0.0) == (1,) * 8
+
+
+ON_NODES = Scaling("ddp", LINEAR.rates, nodes=(4, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("trials", "sizes"),
+    [(1, (4, 2, 2)), (3, (4, 2, 2)), (4, (2, 2, 2, 2)), (6, (2, 1, 1, 2, 2)), (8, (1,) * 8), (20, (1,) * 8)],
+)
+def test_no_team_has_devices_of_two_nodes(trials: int, sizes: tuple[int, ...]) -> None:
+    assert even_teams(trials, 8, ON_NODES) == tuple(sorted(sizes, reverse=True))
+
+
+def test_nodes_that_have_come_or_gone_leave_one_device_each() -> None:
+    assert even_teams(1, 6, ON_NODES) == (1,) * 6
+    assert better_teams([10.0], [1] * 6, 6, ON_NODES, 0.0) == ()
+
+
+def test_teams_within_nodes_are_as_fast_as_their_nodes_together() -> None:
+    # Half of the rows at the speed of four devices, half at that of two: 8/3 times as fast as one device.
+    assert better_teams([10.0], [1] * 8, 8, ON_NODES, 5.7) == (4, 2, 2)
+    assert better_teams([10.0], [1] * 8, 8, ON_NODES, 5.8) == (), "9.55 seconds are not clearly less than 10"
+    assert better_teams([10.0] * 3, [4, 2, 2], 8, ON_NODES, 0.0) == (), "they are there already"

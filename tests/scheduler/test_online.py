@@ -435,6 +435,7 @@ def test_while_workers_are_still_coming_short_units_come_first():
     estimates = Estimates([1, 1, 1], prior=lambda number, worker, partition: 9.0 - number)
     desk = Desk((0, 1), (1, 2), partitions=3, trials=4, epochs=1, valid=0)
     desk.schedule.estimates = estimates
+    desk.schedule.starting = 1
     policy = Balanced()
     for name in ("t4", "t3"):
         choice = decide(policy, desk)

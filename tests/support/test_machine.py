@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopfleet.support import machine as machines
-from hopfleet.support.machine import Machine, choose_workers, most_workers, this_machine
+from hopfleet.support.machine import Machine, choose_workers, core_shares, most_workers, this_machine
 
 GIB = 1 << 30
 BIG = Machine(cores=16, memory=64 * GIB)
@@ -74,3 +74,17 @@ def test_a_system_without_these_files(files, monkeypatch):
 
 def test_unreadable_files_are_empty(tmp_path):
     assert machines._lines(str(tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize(
+    ("processes", "each", "shares"),
+    [
+        (2, 1, [{4, 6, 7}, {5}]),
+        (2, 2, [{4, 5}, {6, 7}]),
+        (1, 1, [{4, 5, 6, 7}]),
+        (3, 2, []),
+        (0, 1, []),
+    ],
+)
+def test_each_process_has_cores_of_its_own_and_the_first_has_the_rest(processes, each, shares):
+    assert core_shares([4, 5, 6, 7], processes, each) == shares

@@ -22,7 +22,7 @@ import torch
 from hopfleet.worker.changed_modules import changes
 from hopfleet.worker.logs import copied
 from hopfleet.worker.records import MOST, MOST_OF_ONE, RecordReporter
-from hopfleet.worker.surroundings import Surroundings
+from hopfleet.worker.surroundings import Output, Surroundings
 
 TASK = """
 import deeper_settings
@@ -165,11 +165,19 @@ def test_loggers_and_filters_travel(modules: dict[str, Any], capsys: pytest.Capt
         assert warnings.filters[0][1].match("no use at all") and warnings.filters[0][3].match("own")
 
 
-def test_filters_of_pytorch_do_not_import_it(modules: dict[str, Any]) -> None:
+def test_loggers_and_filters_of_pytorch_do_not_import_it(
+    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers of a task without PyTorch would otherwise import it each, if the script has."""
-    with warnings.catch_warnings():
+    with untouched() as root:
+        of_torch = [name for name in root.manager.loggerDict if name.startswith(("torch", "strobelight"))]
+        loggers = {name: root.manager.loggerDict[name] for name in of_torch}  # pytest has its handlers on others
+        assert any(getattr(logger, "handlers", ()) for logger in loggers.values())
+        monkeypatch.setattr(root.manager, "loggerDict", loggers)
         warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
-        found = pickle.dumps(Surroundings.of(modules["own_task"].Task()))
+        there = Surroundings.of(modules["own_task"].Task())
+    assert there.output == Output(), "PyTorch formats its own records only"
+    found = pickle.dumps(there)
     code = "import pickle, sys; pickle.loads(sys.stdin.buffer.read()).adopt(); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], input=found, capture_output=True)
     assert done.returncode == 0, done.stderr

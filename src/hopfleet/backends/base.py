@@ -11,10 +11,11 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
 from hopfleet.domain.placement import SINGLE, TeamShape
@@ -90,13 +91,24 @@ class Supervisor(Protocol):
         """Return what is known of the workers that are ready."""
 
 
+class Offer(NamedTuple):
+    """The workers that fit on a cluster, and why."""
+
+    workers: int
+    why: str
+    #: How many workers on one device fit on each node, by the node's name; empty if that is unknown.
+    nodes: Mapping[str, int] = MappingProxyType({})
+    #: Nodes that can read each partition; 0 for all.
+    replicas: int = 0
+
+
 @runtime_checkable
 class Cluster(Protocol):
     """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
 
     def offer(
         self, device: str, threads: int, teams: Sequence[TeamShape] = (SINGLE,), *, spanning: Collection[str] = ()
-    ) -> tuple[int, str]:
+    ) -> Offer:
         """Return how many workers fit, and why.
 
         Workers have these ``teams`` in turn; members of a team may be on several machines if its strategy is among
@@ -122,18 +134,23 @@ class FormsTeams(Protocol):
 
 
 @runtime_checkable
-class Measurable(Protocol):
-    """A backend that can tell what its machines have, and how fast bytes travel between them."""
-
-    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
-        """Return the nodes, with what is free on them, and the seconds of each byte between them.
-
-        About ``size`` bytes are sent over each link.
-        """
+class KeepsTo(Protocol):
+    """A backend that can train on one team as planned."""
 
     def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
         """Have one worker, whose members are on the named nodes in this order.
 
         Each takes ``cpus`` (None: as many as it has threads) and ``memory`` bytes of its node. Called before ``start``.
         If a named node is missing then, or is lost later, members may be anywhere.
+        """
+
+
+@runtime_checkable
+class Measurable(KeepsTo, Protocol):
+    """A backend that can tell what its machines have, and how fast bytes travel between them."""
+
+    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
+        """Return the nodes, with what is free on them, and the seconds of each byte between them.
+
+        About ``size`` bytes are sent over each link.
         """

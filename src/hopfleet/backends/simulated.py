@@ -161,10 +161,12 @@ class Simulated:
     def teams_blocker(self, device: str, threads: int) -> str:
         return ""
 
-    def form_teams(self, shapes: Sequence[TeamShape], seconds: float = 0.0) -> None:
-        """Let teams that read all partitions join in ``seconds`` seconds."""
-        for shape in shapes:
-            self._join(None, shape, seconds)
+    def form_teams(
+        self, shapes: Sequence[TeamShape], seconds: float = 0.0, partitions: Sequence[Sequence[int] | None] = ()
+    ) -> None:
+        """Let teams join in ``seconds`` seconds; each reads the ``partitions`` that are listed for it, or all."""
+        for number, shape in enumerate(shapes):
+            self._join(partitions[number] if partitions else None, shape, seconds)
 
     def placement(self, worker: str) -> Placement:
         """Return the devices and the strategy of a worker that is here or was."""

@@ -63,8 +63,6 @@ class State:
         self.wanted: list[Decision] = []
         #: Requests without an answer.
         self.requests: list[m.RequestMade] = []
-        #: Workers that are about to join.
-        self.starting = 0
         #: Requests that waited for the run and are about to arrive.
         self.waiting = 0
         #: Attempts that workers were told to give up and have not given up yet, by worker.
@@ -138,8 +136,7 @@ class State:
         self.touched[progress.trial.id] = None
 
     def touch_all(self) -> None:
-        for progress in self.schedule.trials.values():
-            self.touch(progress)
+        self.touched |= dict.fromkeys(self.schedule.trials)
 
     def _tell_time(self, message: m.Message) -> None:
         if isinstance(message, m.UnitFinished | m.UnitFailed | m.UnitStopped):
@@ -165,7 +162,7 @@ class State:
         self.schedule.forget_saves()
         self.touch_all()
         self.finished = self.draining = self.held = self.dry = False
-        self.starting, self.waiting = message.workers, message.requests
+        self.schedule.starting, self.waiting = message.workers, message.requests
         self.schedule.regrouping = self.schedule.spare = 0
         self.planned_workers = self.planned_workers or message.workers
         self.stopped.clear()  # the names of workers begin anew
@@ -177,7 +174,7 @@ class State:
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
         self.schedule.join(message.worker, message.partitions, len(message.placement.devices))
-        self.starting = max(0, self.starting - 1)
+        self.schedule.starting = max(0, self.schedule.starting - 1)
         self.pinned = self.pinned or message.partitions is not None
         self.refused.clear()  # a placement that failed may succeed now
         for progress in self.schedule.trials.values():
@@ -188,14 +185,14 @@ class State:
     def _(self, message: m.WorkerLost) -> None:
         stopped, overdue = self.stopped.pop(message.worker, set()), self.schedule.slots[message.worker].overdue
         running = self._forget_worker(message.worker)
-        self.starting += message.replaced
+        self.schedule.starting += message.replaced
         # A worker that was told to give up attempts was killed for them; its other units are not to blame.
         blamed = [unit for unit, attempt in running.items() if overdue or not stopped or attempt in stopped]
         # A trial that was about to end anyway may have been stopped by a person.
         blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
         for unit in blamed:
             self.losses.blame(unit, overdue or message.reason, message.log, REMEDY if overdue else "")
-        if blamed and self.losses.count(message.reason, len(self.schedule.slots) + self.starting):
+        if blamed and self.losses.count(message.reason, len(self.schedule.slots) + self.schedule.starting):
             self.touch_all()
 
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
@@ -203,19 +200,22 @@ class State:
         held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
         held += [self.schedule.trials[unit.trial] for unit in self.schedule.slots[worker].told]
         running = self.schedule.leave(worker)
-        for place in [place for place in self.coming if place[0] == worker]:
-            del self.coming[place]
+        self.coming = {place: None for place in self.coming if place[0] != worker}
         for progress in held:
             self.touch(progress)
         return running
 
     @_apply.register
+    def _(self, message: m.WorkerUnavailable) -> None:
+        self.schedule.starting = max(0, self.schedule.starting - 1)
+
+    @_apply.register
     def _(self, message: m.AddWorkers) -> None:
-        self.starting += message.count
+        self.schedule.starting += message.count
 
     @_apply.register
     def _(self, message: m.FormTeams) -> None:
-        self.starting += len(message.shapes)
+        self.schedule.starting += len(message.shapes)
         self.schedule.form_teams(message.shapes)
 
     @_apply.register

@@ -11,7 +11,7 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.experiment.previewing import scratch_data
-from hopfleet.experiment.resources import worker_spec
+from hopfleet.experiment.resources import WorkerPlan, worker_spec
 from hopfleet.forecast.forecast import check_metrics
 from hopfleet.forecast.profiling import architectures, trial_for_probe
 from hopfleet.monitor.wording import describe as describe_config
@@ -36,7 +36,7 @@ def check_task(experiment: Experiment, place: RunFolder, tell: Callable[[str], N
     data = scratch_data(experiment, place)
     asked = experiment.worker_options.device
     device = experiment.task.framework.devices()[0] if asked == "auto" else asked
-    spec = dataclasses.replace(worker_spec(experiment, data, place, device=device, spare=0), run="")
+    spec = dataclasses.replace(worker_spec(experiment, data, place, plan=WorkerPlan(device, 1, ""), spare=0), run="")
     drawn = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
     configs = list(architectures(dict(enumerate(drawn))).values())
     worker = Worker("check", spec, Placement.on(device), lambda events: None, capture=copied, guest=True)

@@ -7,7 +7,8 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,6 +65,13 @@ LINGER_SECONDS = 0.75
 
 SHOWN = 64
 """Ended trials that the live view keeps."""
+
+
+Adjust = Callable[["Experiment"], tuple[bool, bool]]
+"""Changes an experiment before it trains, and returns whether to overwrite an earlier one and whether to be quiet."""
+
+ADJUST: ContextVar[Adjust | None] = ContextVar("ADJUST", default=None)
+"""What a command does to each experiment that a user's file fits by itself."""
 
 
 class FitAvoided(HopfleetError):
@@ -233,6 +241,9 @@ class Experiment(Signposted):
         arguments.flags(overwrite=overwrite, quiet=quiet, **({} if ui is None else {"ui": ui}))
         if PREVIEW in os.environ:
             raise FitAvoided(self)
+        if adjust := ADJUST.get():
+            replaces, hushed = adjust(self)
+            overwrite, quiet = overwrite or replaces, quiet or hushed
         with interruptible(self.folder):
             return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
@@ -311,7 +322,9 @@ class Experiment(Signposted):
             trials=len(self.points) + self.search.trials,
             teams=self.parallelism if chosen is None else chosen.shapes,
         )
-        return plan if chosen is None else plan._replace(why=chosen.why, scaling=chosen.scaling)
+        if chosen is None:
+            return plan
+        return plan._replace(why=chosen.why, scaling=chosen.scaling, homes=chosen.homes, one_node=chosen.one_node)
 
     # ------------------------------------------------------------------------------------------------- running
 

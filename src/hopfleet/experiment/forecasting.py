@@ -37,8 +37,7 @@ def forecast_of(experiment: Experiment, backend: Backend, plan: WorkerPlan, data
     in_rounds = run.deterministic and search.listens
     options, threads = experiment.worker_options, experiment.worker_options.threads
     spare = spare_cores(this_machine(), device=plan.device, workers=plan.workers, threads=threads)
-    joining = "" if plan.scaling is None else plan.scaling.strategy
-    spec = worker_spec(experiment, data, place, device=plan.device, spare=spare, teams=plan.teams, joining=joining)
+    spec = worker_spec(experiment, data, place, plan=plan, spare=spare)
     outline = Outline(
         name=experiment.name,
         # A search without an end counts as one with the most trials that can be live at once.

@@ -18,6 +18,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import KFold, folded
+from hopfleet.monitor.wording import plural
 from hopfleet.planner.teams import Scaling
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
@@ -135,6 +136,9 @@ class WorkerPlan(NamedTuple):
     teams: tuple[TeamShape, ...] = (SINGLE,)
     #: How fast teams are, if idle devices may join as teams when trials run out.
     scaling: Scaling | None = None
+    #: The node of each worker, and whether all members of a team are on one node; see ``WorkerSpec``.
+    homes: tuple[str, ...] = ()
+    one_node: bool = False
 
 
 def on_cluster(backend: Backend | type[Backend]) -> bool:
@@ -181,7 +185,7 @@ def plan_workers(
         most = most_workers(this_machine()) if backend.name == "local" else workers
         return WorkerPlan(device, min(workers, most), "as asked" if workers <= most else f"{workers} were asked for")
     if isinstance(backend, Cluster):
-        room, why = backend.offer(device, threads)
+        room, why, *_ = backend.offer(device, threads)
         return WorkerPlan(device, room, why) if room <= trials else WorkerPlan(device, trials, "one per trial")
     count, why = choose_workers(this_machine(), device=device, devices=devices, threads=threads, trials=trials)
     return WorkerPlan(device, count, why)
@@ -204,7 +208,7 @@ def _plan_cluster_teams(
                 f"'{shape.strategy}:2'"
             )
     spanning = {shape.strategy for shape in teams if task.framework.spans_nodes(shape.strategy)}
-    room, why = backend.offer(device, threads, teams, spanning=spanning)
+    room, why, *_ = backend.offer(device, threads, teams, spanning=spanning)
     if isinstance(workers, int):
         return WorkerPlan(device, workers, "as asked", teams)
     return WorkerPlan(device, min(room, trials), f"{why}, {_each(teams)}", teams)
@@ -224,18 +228,32 @@ def _plan_teams(
     )
     share = offer // workers if isinstance(workers, int) else offer
     shapes = tuple(shape if shape.devices else shape._replace(devices=share) for shape in teams)
-    most = max(shape.devices for shape in shapes)
+    largest = max(zip(shapes, teams, strict=True), key=lambda pair: pair[0].devices)
     # Processes can share the cores of a machine, but GPUs do not take two members of a team.
-    if most < 2 or (device != "cpu" and most > offer):
-        raise UsageError(
-            f"parallelism={str(max(teams, key=lambda shape: shape.devices))!r}: this machine has {offer} device(s) of "
-            f"kind {device!r} for {workers if isinstance(workers, int) else 1} worker(s), and each team needs at least "
-            "2: use fewer workers, name the number of devices as in 'ddp:2', or use parallelism='single'"
-        )
+    if largest[0].devices < 2 or (device != "cpu" and largest[0].devices > offer):
+        raise UsageError(_too_few(largest[1], device, offer, workers))
     if isinstance(workers, int):
         return WorkerPlan(device, workers, "as asked", shapes)
     count = max(1, min(offer * len(shapes) // sum(shape.devices for shape in shapes), trials))
     return WorkerPlan(device, count, f"{why}, {_each(shapes)}", shapes)
+
+
+def _too_few(asked: TeamShape, device: str, offer: int, workers: int | str) -> str:
+    """Say why no team of this shape fits on the devices of this machine, and what to do."""
+    what, kind = f"parallelism={str(asked)!r}", device.partition(":")[0]
+    if kind != device:
+        return f"{what}: device={device!r} is one device, and a team has several; use device={kind!r}"
+    has = f"this machine has {plural(offer, 'device')} of kind {kind!r}"
+    if asked.devices:  # GPUs
+        fewer = f"'{asked.strategy}:{offer}', " if offer > 1 else ""
+        return f"{what}: {has}, and each member of a team needs its own; use {fewer}device='cpu', or 'single'"
+    several = isinstance(workers, int) and workers > 1
+    remedies = ["use fewer workers"] if several and offer > 1 else []
+    if kind == "cpu":
+        remedies.append(f"let processes share cores with a number, as in '{asked.strategy}:2'")
+    remedies.append("use parallelism='single'")
+    has += f" for {workers} workers" if several else ""
+    return f"{what}: {has}, and each team needs at least 2; {', or '.join(remedies)}"
 
 
 def _each(shapes: Sequence[TeamShape]) -> str:
@@ -262,10 +280,8 @@ def worker_spec(
     data: Data,
     place: RunFolder,
     *,
-    device: str,
+    plan: WorkerPlan,
     spare: int,
-    teams: tuple[TeamShape, ...] = (SINGLE,),
-    joining: str = "",
 ) -> WorkerSpec:
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
     options, limit = experiment.worker_options, experiment.run_options.unit_timeout
@@ -276,7 +292,7 @@ def worker_spec(
         checkpoints=place.checkpoints,
         logs=place.logs,
         seed=experiment.seed,
-        device=device,
+        device=plan.device,
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
@@ -291,8 +307,10 @@ def worker_spec(
         shared_bytes=this_machine().memory // SHARED,
         checkpoint_every=experiment.run_options.checkpoint_every,
         store=experiment.store,
-        teams=teams,
-        joining=joining,
+        teams=plan.teams,
+        homes=plan.homes,
+        one_node=plan.one_node,
+        joining="" if plan.scaling is None else plan.scaling.strategy,
         strategies=experiment.strategies,
         check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )

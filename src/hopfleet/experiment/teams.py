@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hopfleet.backends.base import Backend, Cluster, FormsTeams
+from hopfleet.backends.base import Backend, Cluster, FormsTeams, Offer
 from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import Data
 from hopfleet.experiment.trial_runs import DRAWN, device_count, run_trials
-from hopfleet.forecast.team_choice import Size, TeamChoice, choose_teams
+from hopfleet.forecast.team_choice import Nodes, Size, TeamChoice, choose_teams
 from hopfleet.forecast.trial_runs import TrialRun
 from hopfleet.search.base import MAX_LIVE
 from hopfleet.version import __version__
@@ -35,12 +36,12 @@ def find_teams(
     """
     if experiment.parallelism != (AUTO,):
         return None
-    devices = _devices(experiment, backend)
-    if blocker := _blocker(experiment, backend, devices):
+    nodes = _nodes(experiment, backend)
+    if blocker := _blocker(experiment, backend, nodes.total):
         return TeamChoice((SINGLE,), f"one device each: {blocker}")
     assert isinstance(backend, FormsTeams)
-    made_by = _made_by(experiment, backend)
-    runs = _known(experiment, made_by) or _tried(experiment, data, tell)
+    made_by = _made_by(experiment, backend, nodes)
+    runs = _known(experiment, made_by) or _tried(experiment, data, nodes, tell)
     if keep:
         experiment.folder.keep_trial_runs({**made_by, "runs": [run.as_json() for run in runs]})
     trials = min(MAX_LIVE, len(experiment.points) + experiment.search.trials)
@@ -48,18 +49,30 @@ def find_teams(
     rows, epochs = data.train.partition_rows, experiment.search.max_epochs
     batch = min([experiment.batch_size, *(config.get("batch_size", experiment.batch_size) for config in configs)])
     extent = Size(configs, trials, epochs, sum(rows), len(rows), batch)
-    return choose_teams(runs, extent, devices, backend.form_seconds)
+    return choose_teams(runs, extent, nodes, _form_seconds(backend, runs))
 
 
-def _devices(experiment: Experiment, backend: Backend) -> int:
-    """Return the number of devices to use: as many as ``workers``, if that is a number."""
+def _form_seconds(backend: FormsTeams, runs: Sequence[TrialRun]) -> float:
+    """Return the seconds until a new team has met: on a cluster, those of the teams that were tried.
+
+    The processes of a cluster start anew each time, while those of this machine are forks.
+    """
+    tried = [run.start_seconds for run in runs if run.shape.devices > 1 and run.start_seconds]
+    return max(tried) if tried and isinstance(backend, Cluster) else backend.form_seconds
+
+
+def _nodes(experiment: Experiment, backend: Backend) -> Nodes:
+    """Return the devices to use: as many as ``workers``, if that is a number."""
     asked, options = experiment.workers, experiment.worker_options
     if isinstance(backend, Cluster):
-        there, _ = backend.offer(options.device, options.threads)
-        return there if isinstance(asked, str) else min(asked, there)
-    there = device_count(experiment)
+        offer = Offer(*backend.offer(options.device, options.threads))
+        there = Counter(offer.nodes or {offer.why: offer.workers})
+        while not isinstance(asked, str) and there.total() > asked:
+            there[there.most_common(1)[0][0]] -= 1
+        return Nodes({name: count for name, count in there.items() if count}, offer.replicas)
+    count = device_count(experiment)
     on_cpu = experiment.task.framework.devices()[0] == "cpu" or experiment.worker_options.device == "cpu"
-    return there if isinstance(asked, str) else asked if on_cpu else min(asked, there)
+    return Nodes({"this machine": count if isinstance(asked, str) else asked if on_cpu else min(asked, count)})
 
 
 def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
@@ -80,11 +93,15 @@ def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
     return "there is only one" if devices < 2 else ""
 
 
-def _tried(experiment: Experiment, data: Data, tell: Callable[[str], None]) -> list[TrialRun]:
+def _tried(experiment: Experiment, data: Data, nodes: Nodes, tell: Callable[[str], None]) -> list[TrialRun]:
+    """Try one device and a pair: of one node if one has two devices, and of two nodes if there are several."""
+    roomy = max(nodes.devices.values()) > 1
     with scratch_folder(experiment) as place:
-        runs = list(run_trials(experiment, place, [SINGLE, PAIR], tell, data, apart=True))
+        runs = list(run_trials(experiment, place, [SINGLE, PAIR] if roomy else [SINGLE], tell, data))
+        if len(nodes.devices) > 1:
+            runs += run_trials(experiment, place, [PAIR], tell, data, apart=True)
         if any(run.error for run in runs if run.shape == SINGLE):
-            runs += run_trials(experiment, place, SAVING, tell, data, apart=True)
+            runs += run_trials(experiment, place, SAVING, tell, data, apart=not roomy)
     return runs
 
 
@@ -96,10 +113,11 @@ def _known(experiment: Experiment, made_by: Mapping[str, str]) -> list[TrialRun]
     return [TrialRun.of_json(run) for run in record["runs"]]
 
 
-def _made_by(experiment: Experiment, backend: Backend) -> dict[str, str]:
+def _made_by(experiment: Experiment, backend: Backend, nodes: Nodes) -> dict[str, str]:
     device = experiment.worker_options.device
     if isinstance(backend, Cluster):
-        _, where = backend.offer(device, experiment.worker_options.threads)
-        return {"hopfleet": __version__, "device": f"{device} of {where}"}
+        _, where, *_ = backend.offer(device, experiment.worker_options.threads)
+        counts = " + ".join(map(str, sorted(nodes.devices.values())))
+        return {"hopfleet": __version__, "device": f"{device} of {where}", "devices": counts}
     kind = experiment.task.framework.devices()[0] if device == "auto" else device
     return {"hopfleet": __version__, "device": f"{kind} of {platform.node()}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -60,9 +61,13 @@ def run_trials(
             trials=1,
             teams=(shape,),
         )
-        spec = worker_spec(experiment, data, place, device=plan.device, spare=0, teams=plan.teams)
+        spec = worker_spec(experiment, data, place, plan=plan, spare=0)
+        began = time.monotonic()
         with one_worker(backend, dataclasses.replace(spec, run="", apart=apart)):
+            started = time.monotonic() - began
             for number, config in configs.items():
                 found = backend.probe(trial_for_probe(number, config), BATCHES)
                 rate = 0.0 if found.error or not found.seconds_per_row else 1.0 / found.seconds_per_row
-                yield TrialRun(config, plan.teams[0], rate, found.memory, found.error, found.open_seconds)
+                batch = config.get("batch_size", experiment.batch_size)
+                figures = found.memory, found.error, found.open_seconds, batch, started
+                yield TrialRun(config, plan.teams[0], rate, *figures, apart and shape.devices > 1)

@@ -51,8 +51,9 @@ def divided(scenario: Scenario, layout: Layout) -> Scenario:
 
 def _to_simulate(scenario: Scenario) -> list[Layout]:
     devices = [node.devices for node in scenario.nodes]
-    always = [tuple((1,) * count for count in devices), tuple((count,) for count in devices)]
-    good = _best(scenario, _alike(devices), DRY_RUNS)
+    most = scenario.most or max(devices)
+    always = [tuple(_teams_of(size, count) for count in devices) for size in (1, most)]
+    good = _best(scenario, (each for each in _alike(devices) if max(map(max, each)) <= most), DRY_RUNS)
     mixed = [
         # Every second or every fourth node is like another layout.
         tuple((first if number % part else second)[number] for number in range(len(devices)))
@@ -87,8 +88,11 @@ def _divisions(devices: int, most: int = 0) -> Iterator[tuple[int, ...]]:
 
 def _even(devices: int) -> list[tuple[int, ...]]:
     """Return the ways to divide devices into teams of one size, and what is left over."""
-    sizes = range(1, devices + 1)
-    return [(size,) * (devices // size) + ((devices % size,) if devices % size else ()) for size in sizes]
+    return [_teams_of(size, devices) for size in range(1, devices + 1)]
+
+
+def _teams_of(size: int, devices: int) -> tuple[int, ...]:
+    return (size,) * (devices // size) + ((devices % size,) if devices % size else ())
 
 
 def _least_seconds(scenario: Scenario, layout: Layout) -> float:

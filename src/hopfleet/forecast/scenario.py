@@ -13,7 +13,9 @@ A file describes a scenario, in JSON or YAML::
     scaling: [1, 1.9, 2.7]  # rates of teams of 1, 2, 3 ... devices; those of more devices follow (none: no teams)
     form: 0.5               # seconds to form teams (0)
     switch: true            # whether idle devices join as teams when networks run out (true)
+    spanning: false         # whether those teams may have devices of several nodes (false)
     sharded: false          # whether each node has a partition of its own, sized by its devices (false)
+    replicas: 0             # nodes that can read each partition; 0: all of them (0)
     nodes:
       - {name: a, devices: 4, team: 2}   # two workers of two devices each
       - {name: b, devices: 2, speed: 0.5}
@@ -23,8 +25,7 @@ A file describes a scenario, in JSON or YAML::
 
 The devices of a node with ``team: auto`` are divided into the teams that dry runs find to be best.
 A device prepares rows beside training, so a unit takes as long as the longer of the two. The devices of a node share
-what one of them has prepared. Every node can read all partitions.
-Idle devices join on a single node only.
+what one of them has prepared.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from typing import Any
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import FormTeams, RunStarted, RunUnit
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
@@ -47,6 +49,7 @@ from hopfleet.forecast.simulator import Listed, Simulation, drive
 from hopfleet.monitor.history import History
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.nodes import NodeShop, Strategy, lower_bound
+from hopfleet.planner.partitions import place_partitions
 from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.fusion import Fusion
@@ -64,6 +67,7 @@ NUMBERS = {
     "model_bytes": 0,
     "bandwidth": 1.25e9,
     "form": 0,
+    "replicas": 0,
 }
 """What a file says in numbers, and what holds if it does not."""
 
@@ -115,6 +119,10 @@ class Scenario:
     most: int = 0
     #: Whether each node has a partition of its own, sized by the speed of all its devices, and reads no other.
     sharded: bool = False
+    #: Nodes that can read each partition, with rows in proportion to their speed; 0 for all nodes.
+    replicas: int = 0
+    #: Whether the members of a team that forms may be on several nodes.
+    spanning: bool = False
 
     def __post_init__(self) -> None:
         if not self.nodes or not self.rates:
@@ -136,6 +144,8 @@ class Scenario:
         for name in ("prepare", "model_bytes"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name}={getattr(self, name):g}: must be finite and at least 0")
+        if self.replicas < 0 or (self.replicas and self.sharded):
+            raise UsageError(f"replicas={self.replicas}: must be at least 0, and 0 if sharded: true")
         if not self.bandwidth > 0:
             raise UsageError(f"bandwidth={self.bandwidth:g} bytes per second: must be above 0")
 
@@ -155,13 +165,11 @@ class Scenario:
             raise UsageError(
                 f"partitions={self.partitions}: a sharded scenario has one for each node; use {len(self.nodes)}"
             )
-        if self.switches and len(self.nodes) > 1:
-            raise UsageError(f"{len(self.nodes)} nodes: devices join as teams on a single node only; set switch: false")
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Scenario:
         """Return the scenario that a file's content describes."""
-        known = {*NUMBERS, "nodes", "networks", "fuse", "scaling", "switch", "sharded"}
+        known = {*NUMBERS, "nodes", "networks", "fuse", "scaling", "switch", "sharded", "spanning"}
         if unknown := sorted(map(str, content.keys() - known)):
             raise UsageError(f"{', '.join(unknown)}: unknown in a scenario; there are {', '.join(sorted(known))}")
         nodes = tuple(
@@ -180,12 +188,12 @@ class Scenario:
         numbers = {name: _number(content.get(name, usual), name) for name, usual in NUMBERS.items()}
         values: dict[str, Any] = {**numbers, "fuse": content.get("fuse", True) is True}
         values["switch"] = content.get("switch", True) is True
-        values["sharded"] = content.get("sharded", False) is True
+        values |= {name: content.get(name, False) is True for name in ("sharded", "spanning")}
         scaling = content.get("scaling", [])
         if not isinstance(scaling, list):
             raise UsageError(f"scaling={scaling!r}: must be a list of rates, as in [1, 1.9]")
         values["scaling"] = tuple(_number(rate, "scaling") for rate in scaling)
-        values |= {name: int(numbers[name]) for name in ("rows", "partitions", "epochs", "kept")}
+        values |= {name: int(numbers[name]) for name in ("rows", "partitions", "epochs", "kept", "replicas")}
         return cls(nodes, tuple(rates), **values)
 
     @classmethod
@@ -201,7 +209,8 @@ class Scenario:
     @property
     def teams(self) -> Scaling:
         """How fast teams are."""
-        return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form, self.most)
+        nodes = () if self.spanning or len(self.nodes) == 1 else tuple(node.devices for node in self.nodes)
+        return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form, self.most, nodes)
 
     @property
     def workers(self) -> list[SimulatedNode]:
@@ -223,6 +232,16 @@ class Scenario:
             else [self.rows / self.partitions] * (self.partitions)
         )
 
+    @property
+    def readable(self) -> list[tuple[int, ...] | None]:
+        """The partitions that each node can read; None for all."""
+        if self.sharded:
+            return [(number,) for number in range(len(self.nodes))]
+        if not self.replicas:
+            return [None] * len(self.nodes)
+        power = {str(number): node.devices * node.speed for number, node in enumerate(self.nodes)}
+        return list(place_partitions(self.partition_rows, power, self.replicas).values())
+
     def _shop(self) -> NodeShop:
         """Return one epoch as a problem of the node-level planners: any team at each node of a sharded scenario."""
         speed = self.teams.speed
@@ -243,11 +262,13 @@ class Scenario:
     @property
     def lower_bound(self) -> float:
         """Return the seconds that all devices, or one network, would train at least if all rows were prepared."""
-        if self.sharded:
+        across = self.switches and self.spanning
+        if self.sharded and not across:
             return self.epochs * lower_bound(self._shop())
         seconds = [self.epochs * self.rows / rate for rate in self.rates]
-        speed = self.teams.speed
-        sizes = {node: range(1, node.devices + 1) if self.switches else node.sizes for node in self.nodes}
+        speed, devices = self.teams.speed, sum(node.devices for node in self.nodes)
+        most = {node: devices if across else node.devices for node in self.nodes}
+        sizes = {node: range(1, most[node] + 1) if self.switches else node.sizes for node in self.nodes}
         together = sum(node.devices * node.speed * max(speed(n) / n for n in sizes[node]) for node in self.nodes)
         return max(sum(seconds) / together, max(seconds) / max(node.speed * speed(max(sizes[node])) for node in sizes))
 
@@ -291,8 +312,23 @@ class _Cluster:
         self.hops = 0
 
     def node(self, worker: str) -> SimulatedNode:
-        # All workers that come later are teams on the only node.
-        return self._nodes[min(int(worker[1:]), len(self._nodes)) - 1]
+        """Return the node of a worker, or of the first member of its team."""
+        return self._nodes[int(worker[1:]) - 1]
+
+    def form(self, shapes: Sequence[TeamShape]) -> None:
+        """Let teams join, each on the node with the most room left; one that no node has room for takes several."""
+        assert self.backend is not None
+        nodes, partitions = self._scenario.nodes, self._scenario.readable
+        room = [node.devices for node in nodes]
+        read = []
+        for shape in shapes:
+            first = max(range(len(nodes)), key=lambda number: room[number])
+            self._nodes.append(nodes[first])
+            read.append(partitions[first])
+            for _ in range(shape.devices):
+                there = first if room[first] else max(range(len(nodes)), key=lambda number: room[number])
+                room[there] -= 1
+        self.backend.form_teams(shapes, self._teams.form_seconds, read)
 
     def expected(self, number: int, worker: str, partition: int) -> float:
         """Return the seconds of a unit's training."""
@@ -343,9 +379,7 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         cluster.alone,
         failures=failures,
         together=cluster.together,
-        partitions=[(number,) for number, node in enumerate(scenario.nodes) for _ in node.sizes]
-        if scenario.sharded
-        else None,
+        partitions=[mine for node, mine in zip(scenario.nodes, scenario.readable, strict=True) for _ in node.sizes],
         teams=[teams.shape(size) for node in scenario.nodes for size in node.sizes],
     )
     controller = Controller(
@@ -361,7 +395,7 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
     )
     history = History(metric="train_loss", mode="min", partitions=scenario.partitions, name=f"scenario ({policy})")
     backend.start(None, workers)
-    effects = {FormTeams: lambda command: backend.form_teams(command.shapes, teams.form_seconds)}
+    effects = {FormTeams: lambda command: cluster.form(command.shapes)}
     spent, decisions = drive(controller, backend, history, RunStarted(__version__, workers), effects)
     simulation = Simulation(
         policy=policy,

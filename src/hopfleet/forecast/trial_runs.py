@@ -29,17 +29,35 @@ class TrialRun:
     error: str = ""
     #: Seconds to build the model.
     open_seconds: float = 0.0
+    #: Rows of a batch, which the members of a team share; 0 if unknown.
+    batch: int = 0
+    #: Seconds until the worker was ready; 0 if unknown.
+    start_seconds: float = 0.0
+    #: Whether the members of the team were on different nodes.
+    apart: bool = False
+
+    @property
+    def seconds_per_batch(self) -> float:
+        """The seconds of a mini-batch; 0 if it failed, or if the size of batches is unknown."""
+        return self.batch / self.rows_per_second if self.rows_per_second else 0.0
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, for display; a model that is too large does not fit."""
+        return f"does not fit: {self.error}" if "out of memory" in self.error.lower() else self.error
 
     def as_json(self) -> dict[str, Any]:
         """Return the measurements, ready for JSON."""
-        names = ("rows_per_second", "memory", "error", "open_seconds")
-        return {"config": dict(self.config), "parallelism": str(self.shape)} | {n: getattr(self, n) for n in names}
+        names = ("rows_per_second", "seconds_per_batch", "memory", "error", "open_seconds", "batch", "start_seconds")
+        figures = {name: getattr(self, name) for name in names}
+        return {"config": dict(self.config), "parallelism": str(self.shape), **figures, "apart": self.apart}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> TrialRun:
         """Return the measurements that ``as_json`` described."""
         strategy, _, devices = content["parallelism"].partition(":")
-        figures = {key: value for key, value in content.items() if key not in ("config", "parallelism")}
+        others = ("config", "parallelism", "seconds_per_batch")
+        figures = {key: value for key, value in content.items() if key not in others}
         return cls(content["config"], TeamShape(strategy, int(devices or 1)), **figures)
 
 

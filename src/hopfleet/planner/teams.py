@@ -6,6 +6,7 @@ between workers, and the next trial that ends makes room for larger teams.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ class Scaling:
     form_seconds: float = 0.0
     #: The largest team; 0 for no limit.
     most: int = 0
+    #: The devices of each node, if all members of a team are on one; empty if they may be anywhere.
+    nodes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.form_seconds < float("inf"):
@@ -54,9 +57,23 @@ def seconds_left(work: Sequence[float], speeds: Sequence[float]) -> float:
 def even_teams(trials: int, devices: int, scaling: Scaling) -> tuple[int, ...]:
     """Return the numbers of devices of teams, one team for each trial if there are enough devices; largest first.
 
-    A team has no more devices than make it faster, so some may be left over.
+    A team has no more devices than make it faster, so some may be left over. If nodes have come or gone since the
+    scaling was found, no team fits for sure, and every worker has one device.
     """
-    teams = min(trials, devices)
+    if not scaling.nodes:
+        return _shares(min(trials, devices), devices, scaling)
+    if devices != sum(scaling.nodes):
+        return (1,) * devices
+    return tuple(sorted(itertools.chain(*teams_on_nodes(trials, scaling)), reverse=True))
+
+
+def teams_on_nodes(trials: int, scaling: Scaling) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of devices of each node's teams. Trials visit every node, and are on all nodes evenly."""
+    devices = sum(scaling.nodes)
+    return tuple(_shares(max(1, min(node, trials * node // devices)), node, scaling) for node in scaling.nodes)
+
+
+def _shares(teams: int, devices: int, scaling: Scaling) -> tuple[int, ...]:
     each, more = divmod(devices, teams)
     shares = [each + (number < more) for number in range(teams)]
     return tuple(min(range(1, share + 1), key=lambda count: (-scaling.speed(count), count)) for share in shares)
@@ -72,6 +89,16 @@ def better_teams(
     end all work clearly sooner in spite of that.
     """
     teams = even_teams(len(work), devices, scaling)
+    if sorted(teams) == sorted(workers):
+        return ()
     stay = seconds_left(work, [scaling.speed(count) for count in workers])
-    change = wait + scaling.form_seconds + seconds_left(work, [scaling.speed(count) for count in teams])
+    change = wait + scaling.form_seconds + seconds_left(work, _speeds(len(work), devices, teams, scaling))
     return teams if CLEAR * change < stay else ()
+
+
+def _speeds(trials: int, devices: int, teams: Sequence[int], scaling: Scaling) -> list[float]:
+    """Return the speeds of teams; within nodes, the mean over the rows of all nodes, since each trial visits them."""
+    if not scaling.nodes or sum(scaling.nodes) != devices:
+        return [scaling.speed(count) for count in teams]
+    nodes = zip(scaling.nodes, teams_on_nodes(trials, scaling), strict=True)
+    return [devices / sum(count / scaling.speed(min(sizes)) for count, sizes in nodes)] * len(teams)

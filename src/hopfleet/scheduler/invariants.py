@@ -7,7 +7,6 @@ at what was done, as the journal tells it, and needs no schedule: the two cannot
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable
 
 from hopfleet.domain.messages import (
@@ -31,23 +30,26 @@ Spans = dict[str, list[Span]]
 
 def validate(schedule: Schedule) -> None:
     """Raise InvariantBroken unless every part of the schedule agrees with every other."""
-    owed = [0] * schedule.partitions
+    partitions = schedule.partitions
+    owed = [sum(progress.trial.epochs for progress in schedule.trials.values())] * partitions
+    running: dict[str, list[str]] = {}
+    for worker, slot in schedule.slots.items():
+        for unit in slot.told:
+            running.setdefault(unit.trial, []).append(worker)
     for progress in schedule.trials.values():
-        for start in range(0, progress.version, schedule.partitions):
-            epoch = progress.visits[start : start + schedule.partitions]
+        for start in range(0, progress.version, partitions):
+            epoch = progress.visits[start : start + partitions]
             _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", progress)
-        for partition, times in Counter(progress.visits).items():
-            owed[partition] -= times
-        for partition in range(schedule.partitions):
-            owed[partition] += progress.trial.epochs
-        running = [w for w, s in schedule.slots.items() for unit in s.told if unit.trial == progress.trial.id]
+        for partition in progress.visits:
+            owed[partition] -= 1
+        told = running.get(progress.trial.id, [])
         claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
-        _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
+        _check(sorted(told) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
         _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)
         _check((progress.trial.id in schedule.ready) == schedule.may_train(progress), "ready is out of date", progress)
         _check(all(version <= progress.version for version in progress.saved), "a version from the future", progress)
-        done = progress.visits[progress.version - progress.version % schedule.partitions :]
-        _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", progress)
+        done = progress.visits[progress.version - progress.version % partitions :]
+        _check(progress.todo == set(range(partitions)).difference(done), "todo is out of date", progress)
     for worker, slot in schedule.slots.items():
         free = slot.unit is None and not slot.retired
         _check(free == (worker in schedule.idle), "exclusive access: idle is out of date", slot)

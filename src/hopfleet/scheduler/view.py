@@ -32,6 +32,8 @@ class ScheduleView:
         #: Trials that are paused or have ended.
         self.parked: dict[str, Progress] = {}
         self.slots: dict[str, Slot] = {}
+        #: Workers that are about to join.
+        self.starting = 0
         #: How many times faster a team of some devices is than one device, as far as known.
         self.speed: Callable[[int], float] = lambda devices: 1.0
         #: Devices of workers that leave to make room for teams; 0 if none do.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -33,6 +34,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds between attempts to write to a full or failing disk: the first, and the longest."""
 
+HERE, EXCHANGE = -100, 2
+"""Arguments of renameat2(2): paths are relative to the working directory, and two names are exchanged."""
+
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
     """Let ``write`` fill a temporary file beside ``path``, and rename the file; ``durable`` survives a power cut."""
@@ -56,6 +60,29 @@ def write_text(path: Path, text: str, *, durable: bool) -> None:
         beside.write_text(text)
 
     write_atomically(path, write, durable=durable)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two folders have each other's names, at once.
+
+    Where the file system cannot do that, three renames follow each other, and between them ``other`` may be absent.
+    """
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # not Linux, or an old C library
+        done = False
+    else:
+        done = rename(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0
+    if done:
+        return
+    aside = one.with_name(f"{one.name}.aside")
+    other.rename(aside)
+    try:
+        one.rename(other)
+    except OSError:
+        aside.rename(other)
+        raise
+    aside.rename(one)
 
 
 def check_private(folder: Path, file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """Return the cores and bytes that this process may use, container limits included."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(usable_cores()) or os.cpu_count() or 1
     quota = _words("/sys/fs/cgroup/cpu.max")
     if len(quota) == 2 and quota[0] != "max":
         cores = max(1, min(cores, int(quota[0]) // int(quota[1])))
@@ -37,6 +38,11 @@ def this_machine() -> Machine:
     if limit and used and limit[0] != "max":
         memory = min(memory, int(limit[0]) - int(used[0]))
     return Machine(cores, memory)
+
+
+def usable_cores() -> list[int]:
+    """Return the cores that this process may use; empty where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def choose_workers(machine: Machine, *, device: str, devices: int, threads: int, trials: int) -> tuple[int, str]:
@@ -69,6 +75,19 @@ def release_memory() -> None:
 def spare_cores(machine: Machine, *, device: str, workers: int, threads: int) -> int:
     """Return how many cores each worker may use besides its own."""
     return max(0, machine.cores // workers - (threads if device == "cpu" else 1))
+
+
+def core_shares(cores: Sequence[int], processes: int, each: int) -> list[set[int]]:
+    """Return ``each`` cores of its own for every process, and what is left for the first; empty if there are too few.
+
+    The first process of a team prepares the rows of all.
+    """
+    count = processes * each
+    if not count or count > len(cores):
+        return []
+    shares = [set(cores[begin : begin + each]) for begin in range(0, count, each)]
+    shares[0].update(cores[count:])
+    return shares
 
 
 def starvations() -> int:

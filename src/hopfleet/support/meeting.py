@@ -16,6 +16,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import NamedTuple
 
+from hopfleet.errors import UsageError
+
 MAX_HELLO = 256
 """Bytes of a caller's first message at most."""
 
@@ -29,8 +31,14 @@ class Caller(NamedTuple):
 
 
 def listen(address: str) -> socket.socket:
-    """Open a port, which the system chooses."""
-    return socket.create_server((address, 0), backlog=64)
+    """Open a port, which the system chooses. Raise UsageError if there is none."""
+    try:
+        return socket.create_server((address, 0), backlog=64)
+    except OSError as error:
+        raise UsageError(
+            f"no port can be opened at {address} ({error.strerror or error}), where the members of a team would meet: "
+            "end what uses the ports of that machine, give it that address, or use parallelism='single'"
+        ) from error
 
 
 def welcome(listener: socket.socket, secret: bytes, ranks: Collection[int], seconds: float) -> list[Caller]:
@@ -61,8 +69,16 @@ def call(place: tuple[str, int], secret: bytes, rank: int, about: str, seconds: 
         deliver_challenge(link, secret)
         link.send_bytes(f"{rank} {about}".encode())
     except (EOFError, OSError, AuthenticationError) as error:
-        raise ConnectionError(f"{place[0]}:{place[1]} does not answer as a member should") from error
+        raise ConnectionError(unreachable(*place)) from error
     return link
+
+
+def unreachable(host: str, port: int) -> str:
+    """Say that a member cannot be reached at its port, and what to do unless it has ended."""
+    return (
+        f"{host}:{port} does not answer as a member should; unless that member has ended, let the nodes open "
+        "connections to each other at any port, or use teams that fit on one node"
+    )
 
 
 def _accept(listener: socket.socket, secret: bytes, arrived: queue.SimpleQueue[Caller]) -> None:

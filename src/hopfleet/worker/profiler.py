@@ -173,20 +173,22 @@ class Profiler:
     def _timed(self, found: Profile, session: Session, trial: Trial, unit: Unit, batches: int) -> Profile:
         """Return the profile with times, each taken after one round to warm up."""
         context, framework = self._context, self._context.framework
-        size = context.batch_size(trial)
+        batch_size = context.batch_size(trial)
         stream = context.train_stream(session, trial, unit)
         framework.peak_memory(context.placement)
         before = framework.peak_memory(context.placement)
-        session.train(FirstBatches(1, stream, size), last=False)
+        session.train(FirstBatches(1, stream, batch_size), last=False)
         began = time.perf_counter()
-        some = _Some(FirstBatches(batches, stream, size))
+        some = _Some(FirstBatches(batches, stream, batch_size))
         feeding = (time.perf_counter() - began) / some.rows
         training = _seconds(lambda: session.train(some, last=False)) / some.rows
         peak = framework.peak_memory(context.placement) - before
         exact, fast = self._shares(trial, some, training * some.rows) if context.spec.compare else (0.0, 0.0)
         passed_on = context.feed is not None and context.feed.passes_on
         evaluation = 0.0 if context.spec.valid is None else self._evaluate_one(session)[1]
-        size, save_seconds, load_seconds = self._save_and_load(session)
+        size, save_seconds, load_seconds = self._save_and_load(
+            session, lambda: session.train(FirstBatches(1, stream, batch_size), last=False)
+        )
         return replace(
             found,
             seconds_per_row=training,
@@ -201,14 +203,16 @@ class Profiler:
             load_seconds=load_seconds,
         )
 
-    def _save_and_load(self, session: Session) -> tuple[int, float, float]:
+    def _save_and_load(self, session: Session, train: Callable[[], object]) -> tuple[int, float, float]:
         """Return the bytes of a saved version, and the seconds to save and to load it."""
         try:
             began = time.perf_counter()
             digest, size = self._versions.write(PROBE, session.save, durable=True, size=session.size)
             saved = time.perf_counter()
             session.load(self._versions.find(PROBE, digest))
-            return size, saved - began, time.perf_counter() - saved
+            loaded = time.perf_counter()
+            train()  # the other members of a team may still be loading, but not any more when all have trained
+            return size, saved - began, loaded - saved
         finally:
             self._versions.forget(PROBE.trial)
 

@@ -138,7 +138,14 @@ class Stopped:
     """The worker has finished after Stop."""
 
 
-Report = Ready | Unable | Beat | Events | Profiled | Fetched | Printed | Stopped
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """The process ends, since it cannot form a team with the others; another try may succeed."""
+
+    reason: str
+
+
+Report = Ready | Unable | Beat | Events | Profiled | Fetched | Printed | Stopped | Apart
 
 # ------------------------------------------------------------------------------------------------------ on a socket
 

@@ -52,6 +52,10 @@ class WorkerSpec:
     compare: bool = False
     #: How workers train, in turn: the first worker as the first says, and so on.
     teams: tuple[TeamShape, ...] = (SINGLE,)
+    #: The node of each worker at the start, by its name; empty for any.
+    homes: tuple[str, ...] = ()
+    #: Whether all members of a team are on one node of a cluster, also if its strategy does not need that.
+    one_node: bool = False
     #: Whether the members of a team are on as many nodes as possible, so that a trial run measures the network.
     apart: bool = False
     #: The strategy of teams that devices may join later; empty if they never do.

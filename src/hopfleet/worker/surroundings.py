@@ -17,6 +17,7 @@ import cloudpickle
 
 from hopfleet.frameworks.base import Task
 from hopfleet.support.logging import StandardError, messages
+from hopfleet.support.user_code import users_file
 from hopfleet.worker.changed_modules import changes
 from hopfleet.worker.pickling import dumps
 
@@ -30,11 +31,11 @@ class Output(NamedTuple):
 
     @classmethod
     def of_script(cls) -> Output:
-        """Return how the root writes to its first stream; if it has none, how any other logger does."""
+        """Return how the root writes to its first stream; if it has none, how another of the script's loggers does."""
         root = logging.getLogger()
         others = [logger for logger in list(root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
-        for logger in [root, *others]:
-            for handler in logger.handlers if logger.name != messages().name else ():
+        for logger in [root, *(logger for logger in others if not _is_of_package(logger.name))]:
+            for handler in logger.handlers:
                 if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
                     with contextlib.suppress(Exception):
                         return cls(handler.level, dumps(handler.formatter))
@@ -48,6 +49,13 @@ class Output(NamedTuple):
         # The class of a formatter may be one that cannot be imported here.
         with contextlib.suppress(Exception):
             handler.setFormatter(cloudpickle.loads(self.formatter))
+
+
+def _is_of_package(logger: str) -> bool:
+    """Whether a logger belongs to an installed package, Hopfleet included; strobelight is a part of PyTorch."""
+    package = logger.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return package.startswith("strobelight") or (file is not None and not users_file(file))
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,8 @@ class Checks:
     def check_references(self) -> None:
         """Whatever a trial that lives, is paused or has ended refers to is there; nothing else is, but what comes."""
         schedule = self.controller.schedule
-        for key in schedule.files():
+        files = set(schedule.files())
+        for key in files:
             assert key in self.fleet.storage or key in self.lost, f"{key} is gone"
         for progress in [*schedule.trials.values(), *schedule.parked.values()]:
             trial = progress.trial.id
@@ -153,7 +154,7 @@ class Checks:
                 best = progress.best[0] if progress.best else progress.version
                 assert {version for version in (best, progress.version) if version} <= set(progress.saved) | lost
         # What nobody hears of stays until a run begins or ends.
-        for key in set(self.fleet.storage) - set(schedule.files()) if not self.happened & UNHEARD else ():
+        for key in set(self.fleet.storage) - files if not self.happened & UNHEARD else ():
             assert schedule.refers(key), f"{key} is never deleted"
 
     def check_kept(self) -> None:

@@ -49,7 +49,7 @@ from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.local import Versions
-from hopfleet.support.machine import starvations
+from hopfleet.support.machine import core_shares, starvations, usable_cores
 from hopfleet.worker.protocol import (
     Execute,
     Order,
@@ -120,6 +120,10 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._selector = selectors.DefaultSelector()
         self._fork_server: ForkServer | None = None
         self._due: list[PendingStart] = []
+        #: The number of processes of a planned team, and the cores of each; None for its threads.
+        self._planned: tuple[int, float | None] = (0, None)
+        #: The cores of each process of the planned team.
+        self._cores: list[set[int]] = []
         #: Number of processes killed for want of memory that are reported already.
         self._starved = starvations()
 
@@ -131,6 +135,8 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._payload = pickled(spec)
         self._log = spec.logs / "workers.log"
         self._fork_server = ForkServer(log=self._log, threads=spec.threads, preload=preload(spec))
+        members, cpus = self._planned
+        self._cores = core_shares(usable_cores(), members, max(1, int(cpus or spec.threads)))
         # Workers are started at the first ``receive``, so that the caller can work while the framework loads.
         now = time.monotonic()
         self._due = [PendingStart(now, self._placement(number)) for number in range(workers)]
@@ -141,6 +147,13 @@ class Local(SupervisedBackend[ProcessHandle]):
     @property
     def _devices(self) -> int:
         return self._spec.task.framework.devices()[1] if self._spec.device == "cuda" else 1
+
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        """Pin each process of the only team to cores of its own; the first has all others, too. Nodes are this machine.
+
+        Memory is not limited: a plan counts that of the model, and a process with a framework takes more.
+        """
+        self._planned = len(members), cpus
 
     def add(self, count: int) -> None:
         here = len(self._workers) + len(self._due)
@@ -256,6 +269,9 @@ class Local(SupervisedBackend[ProcessHandle]):
         """Start one process of a worker."""
         assert self._fork_server is not None
         connection, pid = self._fork_server.fork(name, links)
+        if len(self._cores) == len(placement.devices):
+            with contextlib.suppress(OSError):  # the process has ended, or the cores were taken away
+                os.sched_setaffinity(pid, self._cores[rank])  # threads that it starts later inherit its cores
         handle = ProcessHandle(
             name=name,
             device=placement.devices[rank],

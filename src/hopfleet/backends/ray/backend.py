@@ -11,10 +11,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hopfleet.backends.base import Offer
 from hopfleet.backends.ray import bandwidth, cluster, options
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.lifecycle import ClusterBackend
@@ -25,8 +27,8 @@ from hopfleet.backends.ray.pending_workers import PendingWorker
 from hopfleet.backends.ray.placement import (
     WorkerNeeds,
     how_many,
+    one_node_each,
     one_of_each,
-    place_partitions,
     powers,
 )
 from hopfleet.backends.ray.versions import DriverVersions, storage_location
@@ -51,8 +53,9 @@ from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.planner.dike.problem import Node as FreeNode
+from hopfleet.planner.partitions import place_partitions
 from hopfleet.store.versions.cluster import link_storage
-from hopfleet.worker.protocol import Execute, Fetched, Printed, Probe, Ready, Report, Stop, Stopped
+from hopfleet.worker.protocol import Apart, Execute, Fetched, Printed, Probe, Ready, Report, Stop, Stopped
 from hopfleet.worker.spec import Profile, WorkerSpec, pickled
 
 POLL_SECONDS = 1.0
@@ -127,7 +130,7 @@ class Ray(ClusterBackend):
 
     def offer(
         self, device: str, threads: int, teams: Sequence[TeamShape] = (SINGLE,), *, spanning: Collection[str] = ()
-    ) -> tuple[int, str]:
+    ) -> Offer:
         """Return how many workers the cluster has room for, and why.
 
         Workers have these ``teams`` in turn. A team with a strategy among those ``spanning`` nodes does so if no node
@@ -136,7 +139,10 @@ class Ray(ClusterBackend):
         self._connect()
         found = cluster.living()
         needs = [self._needs(device, threads, shape, spans=shape.strategy in spanning) for shape in teams]
-        return max(1, how_many(found, needs)), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
+        alone = self._needs(device, threads, SINGLE, spans=False)
+        nodes = {node.name: room for node in found if (room := alone.room(node))}
+        why = f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
+        return Offer(max(1, how_many(found, needs)), why, nodes, self.replicas)
 
     def _needs(self, device: str, threads: int, shape: TeamShape, *, spans: bool, apart: bool = False) -> WorkerNeeds:
         if shape.devices > 1 and device != "cpu" and 0 < self.share["gpus"] < 1:
@@ -146,7 +152,7 @@ class Ray(ClusterBackend):
     def _needs_of(self, shape: TeamShape) -> WorkerNeeds:
         """Return what a worker of this run needs."""
         spec = self._spec
-        spans = shape.devices > 1 and spec.task.framework.spans_nodes(shape.strategy)
+        spans = shape.devices > 1 and not spec.one_node and spec.task.framework.spans_nodes(shape.strategy)
         return self._needs(spec.device, spec.threads, shape, spans=spans, apart=spec.apart)
 
     def measure_links(self, size: int) -> tuple[tuple[FreeNode, ...], bandwidth.Costs]:
@@ -177,6 +183,9 @@ class Ray(ClusterBackend):
         self._location = storage_location(self.storage, spec.checkpoints)
         living = cluster.living()
         self._teams = [self._needs_of(shape).among(living) for shape in spec.teams]
+        if spec.homes:  # no user has asked for these sizes
+            self._formed, pairs = True, zip(self._teams, spec.homes, strict=True)
+            self._teams = [replace(needs, home=home) for needs, home in pairs]
         nodes, chosen = self._discovery.choose(workers, self._teams)
         power = Counter[str]()
         for _, place in chosen:
@@ -205,7 +214,13 @@ class Ray(ClusterBackend):
         self._start_due()
 
     def form_teams(self, shapes: Sequence[TeamShape]) -> None:
-        self._formed, room = True, sum(node.room for node in self._nodes.values())
+        self._formed, rooms = True, {name: node.room for name, node in self._nodes.items()}
+        room = sum(rooms.values())
+        if self._spec.one_node:
+            for shape, place in zip(shapes, one_node_each(rooms, [shape.devices for shape in shapes]), strict=True):
+                self._pending.add(PendingWorker(self._needs_of(shape).reduced(len(place)), place=place))
+            self._start_due()
+            return
         for others, shape in zip(range(len(shapes))[::-1], shapes, strict=True):
             # A node may have been lost since the controller counted devices.
             size = max(1, min(shape.devices, room - others))
@@ -403,6 +418,8 @@ class Ray(ClusterBackend):
             case Ready():
                 handle.pid, handle.device, handle.ready = report.pid, report.device, True
                 self._admit(handle.leader or handle)
+            case Apart(reason):
+                self._give_up(handle, reason)
             case Stopped():
                 handle.stopped = True
                 end(handle.actor)

@@ -31,7 +31,7 @@ from hopfleet.backends.ray.worker_actor import Setup
 from hopfleet.backends.ray.workers import ActorHandle, give_back, reserve, start_worker
 from hopfleet.backends.supervision import SupervisedBackend, check_starts, excused, restart_pause
 from hopfleet.backends.vitals import Vitals
-from hopfleet.domain.messages import VersionLost, WorkerJoined, WorkerLost
+from hopfleet.domain.messages import VersionLost, WorkerJoined, WorkerLost, WorkerUnavailable
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, WorkersLost
@@ -309,20 +309,22 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             self._kill(handle)
             give_back(handle.group)
         wanted = not (self._closing or handle.retired)
+        left = tuple(node for node in handle.nodes if node in self._nodes)
+        # Only a worker on the same nodes can read the same partitions.
+        replaced = wanted and left == handle.nodes
         if handle.joined:
-            # Only a worker on the same nodes can read the same partitions.
-            replaced = wanted and self._nodes.keys() >= set(handle.nodes)
             self._events.append(WorkerLost(handle.name, reason, self._last_words(handle), replaced))
         if not wanted:
             return
-        successor = PendingWorker(handle.needs, place=handle.nodes)
+        successor = PendingWorker(handle.needs, place=left if replaced else ())
         if self._formed:  # no user has asked for this size
-            left = tuple(node for node in handle.nodes if node in self._nodes)
             successor = PendingWorker(handle.needs.reduced(len(left)), place=left)
         if handle.joined:
             self._pending.add(successor)
             self._start_due()
             return
+        if not successor.place:
+            self._events.append(WorkerUnavailable(reason))
         failures = handle.failures + 1
         check_starts(handle.name, failures, reason, "the logs of Ray on that node may say why")
         self._pending.add(successor._replace(when=time.monotonic() + restart_pause(failures), failures=failures))
@@ -415,6 +417,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             handle.killed = handle.killed or f"{whose} {where} was lost: {reason}"
             end(handle.actor)
             self._lose(handle, reason)
+        self._events += [WorkerUnavailable(f"its node {where} was lost: {reason}")] * self._pending.evict(name)
         for ref in self._forsake(name):
             self._events.append(VersionLost(ref, f"its node {where} was lost"))
         if not self._nodes and not self._closing:

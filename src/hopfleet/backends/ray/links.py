@@ -16,6 +16,9 @@ from hopfleet.errors import UsageError
 from hopfleet.frameworks.teams import MemberLost
 from hopfleet.support import meeting
 
+CALL_SECONDS = 10.0
+"""Seconds to reach the first member, which opens its port before it tells of it."""
+
 LOOPBACK = "127.0.0.1"
 """The address of members that are all on one node."""
 
@@ -52,7 +55,7 @@ def welcome(listener: socket.socket, seat: Seat, device: str) -> list[Connection
 def call(place: tuple[str, int], seat: Seat, device: str) -> Connection:
     """Return a link to the first member, which listens at ``place``."""
     try:
-        return meeting.call(place, seat.secret, seat.rank, device, START_SECONDS)
+        return meeting.call(place, seat.secret, seat.rank, device, CALL_SECONDS)
     except ConnectionError as error:
         raise MemberLost(str(error)) from error
 

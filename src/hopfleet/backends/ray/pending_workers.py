@@ -47,6 +47,12 @@ class PendingWorkers:
         """Return the workers that fit on none of the nodes in use, or whose node is lost."""
         return [pending for pending in self._open if not pending.place or not set(pending.place) <= set(nodes)]
 
+    def evict(self, node: str) -> int:
+        """Let the workers that were to start on a lost node start anywhere; return how many there are."""
+        evicted = [pending for pending in self._open if node in pending.place]
+        self._open = [pending._replace(place=()) if node in pending.place else pending for pending in self._open]
+        return len(evicted)
+
     def fill(self, now: float, nodes: Collection[str], room: Mapping[str, int], choose: Choice) -> list[PendingWorker]:
         """Take the workers that are due, each with its place. One without room waits for a new node.
 

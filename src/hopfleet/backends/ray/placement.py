@@ -14,9 +14,6 @@ from dataclasses import dataclass, field, replace
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
 
-SLOW = 0.75
-"""Share of a partition: a node that can train less in the time of all others should not have it for its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -70,6 +67,8 @@ class WorkerNeeds:
     spans: bool = False
     #: Whether the members of a team that spans nodes are on as many as possible, not on as few.
     apart: bool = False
+    #: The node, by its name, for all members at the start, if there is room; empty for any.
+    home: str = ""
 
     @property
     def size(self) -> int:
@@ -174,8 +173,7 @@ def choose_nodes(nodes: Sequence[Node], wanted: Sequence[WorkerNeeds], *, pack: 
     if not all(chosen):
         seen = "; ".join(wanted[0].explain(node) for node in nodes)
         homeless = [needs for needs, place in zip(wanted, chosen, strict=True) if not place]
-        bound = next((needs.shape for needs in homeless if needs.size > 1 and not needs.spans), None)
-        teams = "" if bound is None else f"; a team with {bound.strategy!r} must fit on one node"
+        teams = "".join(dict.fromkeys(_team_limit(needs, nodes) for needs in homeless))
         fewer = "use fewer workers" if all(needs.size == 1 for needs in wanted) else "use fewer workers, smaller teams"
         raise UsageError(
             f"workers={len(wanted)}: only {sum(map(bool, chosen))} fit, at "
@@ -183,6 +181,20 @@ def choose_nodes(nodes: Sequence[Node], wanted: Sequence[WorkerNeeds], *, pack: 
             "autoscaler does so for hop.Ray(autoscale=True))"
         )
     return chosen
+
+
+def _team_limit(needs: WorkerNeeds, nodes: Sequence[Node]) -> str:
+    """Say what limits the places of a team, beside the room on each node; empty if nothing does."""
+    if needs.size == 1:
+        return ""
+    if not needs.spans:
+        return f"; a team with {needs.shape.strategy!r} must fit on one node"
+    if len({needs.kind(node) for node in nodes if needs.room(node)}) > 1:
+        return (
+            f"; device={needs.device!r} gives GPUs on some nodes and CPUs on others, but a team has one kind: "
+            "name it, as in hop.WorkerOptions(device='cpu')"
+        )
+    return ""
 
 
 def how_many(nodes: Sequence[Node], teams: Sequence[WorkerNeeds]) -> int:
@@ -195,14 +207,19 @@ def how_many(nodes: Sequence[Node], teams: Sequence[WorkerNeeds]) -> int:
 
 
 def places_on(nodes: Sequence[Node], wanted: Sequence[WorkerNeeds], *, pack: bool = False) -> list[Place]:
-    """Return a place on nodes for each worker, empty if there is none; large teams come first."""
+    """Return a place on nodes for each worker, empty if there is none; first those with a home, then large teams."""
     found: list[Place] = [()] * len(wanted)
     if not wanted:
         return found
     room, names = Counter({node.id: wanted[0].room(node) for node in nodes}), {node.id: node.name for node in nodes}
+    for number, needs in enumerate(wanted):
+        home = next((node for node in nodes if node.name == needs.home and room[node.id] >= needs.size), None)
+        if home is not None:
+            found[number] = (home.id,) * needs.size
+            room.subtract(found[number])
     alike = {needs.shape: needs for needs in wanted}
     for shape, needs in sorted(alike.items(), key=lambda item: (-item[0].devices, item[0])):
-        numbers = [number for number, each in enumerate(wanted) if each.shape == shape]
+        numbers = [number for number, each in enumerate(wanted) if each.shape == shape and not found[number]]
         kinds = {node.id: needs.kind(node) for node in nodes}
         for number, place in zip(numbers, places(room, len(numbers), needs, kinds, pack=pack), strict=False):
             room.subtract(place)
@@ -246,6 +263,19 @@ def places(
     return chosen
 
 
+def one_node_each(room: Mapping[str, int], sizes: Sequence[int]) -> list[Place]:
+    """Return the places of teams, each on the node with the most room left; a team without enough room is smaller.
+
+    A node may have been lost since the sizes were chosen: a team that finds no room at all has no place.
+    """
+    left, chosen = Counter(room), list[Place]()
+    for size in sizes:
+        node = max(left, key=lambda name: left[name], default="")
+        chosen.append((node,) * min(size, left[node]))
+        left.subtract(chosen[-1])
+    return chosen
+
+
 def packed(room: Mapping[str, int], count: int) -> list[str]:
     """Return at most ``count`` places, on the nodes with the most room first."""
     places = [name for name in sorted(room, key=lambda name: -room[name]) for _ in range(room[name])]
@@ -267,44 +297,6 @@ def powers(devices: Mapping[str, int], sorts: Mapping[str, str], speeds: Mapping
     """Return the power of each node: its number of devices, times the speed of its sort if known for all sorts."""
     known = all(sort in speeds for sort in sorts.values())
     return {node: max(1, devices.get(node, 0)) * (speeds[sort] if known else 1.0) for node, sort in sorts.items()}
-
-
-def place_partitions(
-    rows: Sequence[int],
-    power: Mapping[str, float],
-    replicas: int,
-    held: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, tuple[int, ...]]:
-    """Assign each partition to ``replicas`` nodes, with rows in proportion to their power and no node left empty.
-
-    Nodes keep the partitions that they ``held`` before. A node that is too slow for its own partition shares one.
-    """
-    placed: dict[str, list[int]] = {node: list((held or {}).get(node, ())) for node in power}
-    for partition in sorted(range(len(rows)), key=lambda partition: -rows[partition]):
-        while _copies(placed, partition) < min(replicas, len(power)):
-            _give(partition, placed, power, rows)
-    for mine in placed.values():
-        if not mine:
-            mine.append(min(range(len(rows)), key=lambda partition: _copies(placed, partition)))
-    total = sum(power.values())
-    for node in power:
-        smallest = min(rows[partition] for partition in placed[node])
-        if len(power) > 1 and sum(rows) * power[node] < SLOW * total * smallest:
-            for partition in [one for one in placed[node] if _copies(placed, one) == 1]:
-                _give(partition, placed, power, rows)
-    return {node: tuple(sorted(mine)) for node, mine in placed.items()}
-
-
-def _copies(placed: Mapping[str, Sequence[int]], partition: int) -> int:
-    return sum(partition in mine for mine in placed.values())
-
-
-def _give(partition: int, placed: Mapping[str, list[int]], power: Mapping[str, float], rows: Sequence[int]) -> None:
-    """Assign a partition to the node with the least work relative to its power."""
-    free = [node for node in power if partition not in placed[node]]
-    placed[min(free, key=lambda node: sum(rows[one] for one in (*placed[node], partition)) / power[node])].append(
-        partition
-    )
 
 
 def one_of_each(nodes: Mapping[str, str]) -> list[str]:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import explain
-from hopfleet.backends.ray.placement import place_partitions, spread
+from hopfleet.backends.ray.placement import spread
 from hopfleet.data.cells import Builder
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
@@ -38,6 +38,7 @@ from hopfleet.data.files import as_batch, from_batch, map_cells, write_cells
 from hopfleet.data.folders import Folder, RemoteFolder, cache_folder
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError
+from hopfleet.planner.partitions import place_partitions
 from hopfleet.support.files import digest, has_folders, retried, sync
 
 CLEANING_SECONDS = 30.0

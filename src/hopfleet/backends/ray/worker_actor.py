@@ -11,6 +11,7 @@ import importlib
 import os
 import queue
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -30,7 +31,7 @@ from hopfleet.backends.ray.versions import StorageLocation, WorkerVersions
 from hopfleet.domain.messages import RunUnit, SaveVersion
 from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import describe
+from hopfleet.errors import UsageError, describe
 from hopfleet.frameworks.base import Framework
 from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.store.versions.cluster import receive
@@ -40,6 +41,7 @@ from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.process import why_unable
 from hopfleet.worker.protocol import (
+    Apart,
     Events,
     Execute,
     Fetched,
@@ -88,8 +90,8 @@ class WorkerActor:
 
     def __init__(self, setup: Setup, payload: bytes) -> None:
         self._setup = setup
-        #: Where the other members of a team find the first one.
-        self._listener = meeting.listen(setup.seat.address) if setup.seat and not setup.seat.rank else None
+        #: Where the other members of a team find the first one, or why they cannot.
+        self._listener, self._refusal = _listen(setup.seat) if setup.seat and not setup.seat.rank else (None, None)
         self._payload = payload
         #: Orders, each with the version that is being fetched for it; done when the version is here or will not come.
         self._inbox: queue.SimpleQueue[tuple[Order, Future[None] | None]] = queue.SimpleQueue()
@@ -161,6 +163,8 @@ class WorkerActor:
         sys.path.extend(entry for entry in setup.path if entry not in sys.path)
         logs = self._versions.local.shared_folder / LOGS / setup.name
         try:
+            if self._refusal is not None:
+                raise self._refusal
             setup.location.prepare(setup.node)
             logs.mkdir(parents=True, exist_ok=True, mode=0o700)
             spec: WorkerSpec = cloudpickle.loads(self._payload)
@@ -189,7 +193,8 @@ class WorkerActor:
             )
         except MemberLost as error:
             messages().warning("the team cannot be formed: %s", error)
-            os._exit(1)  # the driver starts all members anew
+            self._outbox.put(Apart(str(error)))
+            self._exit()  # the driver starts all members anew
         except Exception as error:
             self._outbox.put(Unable(*why_unable(error)))
             return
@@ -202,13 +207,17 @@ class WorkerActor:
             shutil.rmtree(logs, ignore_errors=True)
             self._outbox.put(Stopped())
         except Exception as error:
-            # Broken, or an unknown error: another process must go on, once all reports are delivered.
+            # Broken, or an unknown error: another process must go on.
             if not isinstance(error, Broken):
                 traceback.print_exc()
-            while not self._outbox.empty():
-                time.sleep(CHECK_SECONDS)
+            self._exit()
+
+    def _exit(self) -> None:
+        """End the process, once all reports are delivered."""
+        while not self._outbox.empty():
             time.sleep(CHECK_SECONDS)
-            os._exit(1)
+        time.sleep(CHECK_SECONDS)
+        os._exit(1)
 
     def _join(self, seat: Seat, spec: WorkerSpec, placement: Placement) -> Team:
         """Form a team with the other members."""
@@ -287,6 +296,14 @@ def _rest(reports: queue.SimpleQueue[Report]) -> Iterator[Report]:
     with contextlib.suppress(queue.Empty):
         while True:
             yield reports.get_nowait()
+
+
+def _listen(seat: Seat) -> tuple[socket.socket | None, UsageError | None]:
+    """Return a listener for a team; if there is none, the reason, for the driver to hear as from any worker."""
+    try:
+        return meeting.listen(seat.address), None
+    except UsageError as error:
+        return None, error
 
 
 def _preload(spec: WorkerSpec) -> None:

@@ -76,7 +76,7 @@ class Dispatcher:
         if self.fusion is not None and slot.devices == 1:
             groups = SLACK if self.lookahead else 1
             units += companions(
-                state.schedule, slot, assignment.unit, self.fusion, state.starting, groups, assignment.together
+                state.schedule, slot, assignment.unit, self.fusion, state.schedule.starting, groups, assignment.together
             )
             units = state.schedule.affordable(units)
         flotilla = state.next_attempt if len(units) > 1 else 0

@@ -31,7 +31,7 @@ def regroup(state: State, scaling: Scaling) -> Iterator[m.Message]:
 
 def _last_trials(state: State) -> bool:
     """Whether trials are under way, and neither trials nor workers will follow or are about to leave."""
-    busy = state.ending or state.stands or state.starting or state.waiting or state.requests
+    busy = state.ending or state.stands or state.schedule.starting or state.waiting or state.requests
     if busy or state.coming or any(slot.retired for slot in state.schedule.slots.values()):
         return False
     search = state.search

@@ -20,7 +20,7 @@ def answer_requests(state: State) -> Iterator[m.Message]:
     """Answer a person's requests in order, and carry out those that are granted."""
     while state.requests:
         asked = state.requests[0]
-        if asked.request == "workers" and state.starting:
+        if asked.request == "workers" and state.schedule.starting:
             return  # wait until all workers that are being started have joined
         office = Office(state.schedule, state.search, state.held, state.next_trial)
         try:

@@ -34,7 +34,7 @@ def give_up_overdue(state: State) -> Iterator[m.Message]:
 
 def place_partitions(state: State) -> Iterator[m.Message]:
     """Have workers get partitions that no worker can read, or that too few can."""
-    if not state.pinned or state.starting or state.schedule.regrouping:
+    if not state.pinned or state.schedule.starting or state.schedule.regrouping:
         return  # workers that are about to join, and teams to be formed, bring their own partitions
     for worker, partition in list(placements(state.schedule, state.coming, state.refused)):
         yield state.decide(m.PlacePartition(worker, partition))

@@ -51,3 +51,4 @@ from hopfleet.domain.messages.events import VersionLost as VersionLost
 from hopfleet.domain.messages.events import VersionSaved as VersionSaved
 from hopfleet.domain.messages.events import WorkerJoined as WorkerJoined
 from hopfleet.domain.messages.events import WorkerLost as WorkerLost
+from hopfleet.domain.messages.events import WorkerUnavailable as WorkerUnavailable

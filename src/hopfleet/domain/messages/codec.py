@@ -169,6 +169,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ),
     ("WorkerJoined", e.WorkerJoined, (*_plain("worker"), _placement(), _PARTITIONS)),
     ("WorkerLost", e.WorkerLost, _plain("worker", "reason", "log", "replaced")),
+    ("WorkerUnavailable", e.WorkerUnavailable, _plain("reason")),
     ("PartitionPlaced", e.PartitionPlaced, _plain("worker", "partition")),
     ("PartitionUnavailable", e.PartitionUnavailable, _plain("worker", "partition", "reason")),
     ("UnitFinished", e.UnitFinished, (_unit(), *_FINISHED)),

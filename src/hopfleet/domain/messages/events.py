@@ -48,6 +48,13 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerUnavailable:
+    """A worker that was about to join will not: its node is gone. Another may join in its place, somewhere else."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionPlaced:
     """The worker can now read this training partition too."""
 
@@ -211,6 +218,7 @@ Event = (
     RunStarted
     | WorkerJoined
     | WorkerLost
+    | WorkerUnavailable
     | PartitionPlaced
     | PartitionUnavailable
     | UnitFinished

@@ -20,6 +20,7 @@ from hopfleet.scheduler.policies.dispatcher import Dispatcher
 from hopfleet.scheduler.policies.match_reserve import match_and_reserve
 from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.portfolio import EFFORT, ByPortfolio
+from hopfleet.scheduler.policies.replicated import Replicated
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import DispatchRule, ShopState, Start
 from hopfleet.scheduler.slots import Assignment
@@ -70,6 +71,7 @@ class Auto(Dispatcher):
 
     def __init__(self) -> None:
         super().__init__()
+        self._replicated = Replicated()
         self.chosen = MATCH_RESERVE
         self._rule: DispatchRule = match_and_reserve
         self._planner = ByPortfolio()

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from hopfleet.planner.balance import installed
+from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.schedule import Schedule
@@ -26,7 +27,7 @@ class Dispatcher(ABC):
 
     def __init__(self) -> None:
         self._shop_view = ShopView()
-        self._balanced = Balanced()
+        self._replicated: Policy = Balanced()
         self._can_balance = installed()
         self._layouts = -1
         self._layout = Layout.EVERYWHERE
@@ -40,7 +41,7 @@ class Dispatcher(ABC):
             return longest_remaining(schedule, rng)
         if found is Layout.REPLICATED:
             # Balancing needs SciPy, which the base install leaves out.
-            return self._balanced(schedule, rng) if self._can_balance else longest_remaining(schedule, rng)
+            return self._replicated(schedule, rng) if self._can_balance else longest_remaining(schedule, rng)
         return self._in_shop(schedule, rng)
 
     def _find_layout(self, schedule: Schedule) -> Layout:

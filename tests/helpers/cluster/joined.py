@@ -1,0 +1,100 @@
+"""Ray clusters of several nodes on this machine, which this process joins. Files of tests that want the same share one.
+
+A cluster of three nodes takes about ten seconds of processor time to start, and two to join. Its workers are forks of a
+warm process; nodes that are added with ``setup_worker_path=None`` start them as Ray does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.helpers import warm
+from tests.helpers.cluster import warm_worker
+
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "a token of nothing but this test",
+    "RAY_worker_niceness": "0",  # or workers wait for whatever else runs on this machine
+    # Nobody looks at what these cost.
+    "RAY_enable_metrics_collection": "0",
+    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+}
+HEAD = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+PRELOAD = (
+    "hopfleet.backends.ray.worker_actor",
+    *(f"hopfleet.frameworks.torch.parallel.{name}" for name in ("session", "team", "ddp", "fsdp", "pipeline", "ps")),
+)
+"""What workers import beside what all warm processes do, and beside Ray."""
+
+
+class Clusters:
+    """The cluster that was started last; it runs until another one is wanted, or until the end of the session."""
+
+    def __init__(self) -> None:
+        self._cluster: Any = None
+        #: The environment that its nodes were started with.
+        self._environment: Mapping[str, str] = {}
+        self._warm = warm.Session(*PRELOAD)
+
+    @contextmanager
+    def joined(self, *nodes: Mapping[str, Any], **environment: str) -> Iterator[Any]:
+        """Join a cluster of nodes with these resources, the first of which is the head, and leave it in the end.
+
+        Nodes have the variables of an ``environment``.
+        """
+        import ray
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**ENVIRONMENT, **environment}.items():
+                patch.setenv(name, value)
+            patch.setenv(warm.ADDRESS, "")
+            self._warm.start()
+            ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
+            if self._cluster is not None:
+                self._join()
+                if not self._has(nodes) or not environment.items() <= self._environment.items():
+                    ray.shutdown()
+                    self._stop()
+            if self._cluster is None:
+                self._start(nodes)
+                self._environment = environment
+                self._join()
+            yield self._cluster
+            ray.shutdown()
+
+    def _start(self, nodes: tuple[Mapping[str, Any], ...]) -> None:
+        from ray.cluster_utils import Cluster
+
+        head, *others = nodes
+        workers = {"setup_worker_path": warm_worker.__file__}
+        self._cluster = Cluster(initialize_head=True, head_node_args={**head, **HEAD, **workers})
+        self._cluster.add_node = functools.partial(self._cluster.add_node, **workers)
+        for each in others:
+            self._cluster.add_node(**each)
+
+    def _join(self) -> None:
+        import ray
+
+        ray.init(address=self._cluster.address, log_to_driver=False, logging_level="ERROR")
+
+    def _has(self, nodes: tuple[Mapping[str, Any], ...]) -> bool:
+        """Whether exactly these nodes are there. Tests add nodes and kill some."""
+        import ray
+
+        there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        found = sorted((each.get("CPU", 0), each.get("GPU", 0)) for each in there)
+        return found == sorted((each["num_cpus"], each.get("num_gpus", 0)) for each in nodes)
+
+    def _stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.shutdown()
+            self._cluster = None
+
+    def end(self) -> None:
+        self._stop()
+        self._warm.end()
