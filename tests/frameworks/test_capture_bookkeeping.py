@@ -21,6 +21,7 @@ from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved
 from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked, StackedGraphs
+from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph, recorded_capture
@@ -255,6 +256,37 @@ def test_the_device_has_all_gradients_to_compute_before_the_host_makes_updates(s
     CudaGraphs(sessions).train(Batches(8), last=[False] * 3)
     steps = ["update" if work == "update" else "replay" for work in backend.log[-6:]]
     assert steps == (["replay", "update"] * 3 if shares_memory else ["replay"] * 3 + ["update"] * 3)
+
+
+def test_large_models_use_one_memory_for_captures_comparisons_and_evaluations(tmp_path, monkeypatch):
+    monkeypatch.setattr(capture, "LARGE", 0)
+    (sessions, backend), (alone, _) = several(Task()), several(Task())
+    evaluated = CudaGraphs(sessions).evaluate(Batches(8, 8), seed=1)
+    assert evaluated == [one.evaluate(Batches(8, 8), seed=1) for one in alone]
+    unit(sessions, alone, Batches(8, 8), tmp_path)
+    captures = [each for one in sessions for kept in one.kept.values() for each in kept.values()]
+    assert len(captures) == 6 and backend.pools == 1
+    assert {each.graphs[0].pool for each in captures} == {(0, 1)}
+    # Two kinds of members are compared with eager steps, and eager steps before each capture left unused memory.
+    assert backend.lent == [(0, 1)] * 4 and backend.freed == 6
+    assert backend.unjoined() == []
+
+
+def test_small_models_have_memory_of_their_own(tmp_path):
+    (sessions, backend), (alone, _) = several(Task()), several(Task())
+    unit(sessions, alone, Batches(8, 8), tmp_path)
+    assert (backend.pools, backend.lent, backend.freed) == (0, [], 0)
+
+
+def test_stacks_with_batches_of_other_sizes_have_other_memory(monkeypatch):
+    """They step at the same time."""
+    monkeypatch.setattr(capture, "LARGE", 0)
+    configs = [{"lr": 0.1 / n, "batch_size": size} for size in (4, 8) for n in range(1, 5)]
+    sessions, backend = several(Task(), configs)
+    StackedGraphs(sessions).train_mixed([Batches(4, 4, 4), Batches(8, 8)], [0] * 4 + [1] * 4, last=[False] * 8)
+    stacks = {id(one.kept[Stack]): one.kept[Stack] for one in sessions}
+    assert len(stacks) == 2 and backend.pools == 2
+    assert sorted(set(backend.lent)) == [(0, 1), (0, 2)]
 
 
 def test_an_update_that_raises_ends_its_member_alone(tmp_path):

@@ -163,6 +163,48 @@ def test_workspaces_of_cublas_can_be_cleared() -> None:
 
 
 @on_cuda
+def test_eager_work_uses_the_memory_of_graphs() -> None:
+    device, stream, pool = torch.device("cuda:0"), torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+    graph, many = torch.cuda.CUDAGraph(), 1 << 22
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        torch.zeros(many, device=device)
+        graph.capture_end()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    with torch.cuda.stream(stream), _compat.allocating_from(pool, device):
+        torch.zeros(many, device=device)
+    assert torch.cuda.memory_reserved() == before
+    with torch.cuda.stream(stream):
+        torch.zeros(many, device=device)
+    assert torch.cuda.memory_reserved() > before
+
+
+def test_layer_norm_and_its_gradient() -> None:
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    expected = torch.nn.functional.layer_norm(x, (4,))
+    found, *rest = _compat.layer_norm(x.detach(), (4,), 1e-5)
+    assert torch.equal(found, expected)
+    (grad,) = torch.autograd.grad(expected.pow(3).sum(), x)
+    assert torch.allclose(_compat.layer_norm_backward(3 * found**2, x.detach(), rest[0], rest[1], (4,)), grad)
+
+
+@on_cuda
+@pytest.mark.parametrize("weighs", [False, True])
+def test_rms_norm_and_its_gradient(weighs: bool) -> None:
+    x = torch.randn(3, 8, device="cuda:0", requires_grad=True)
+    weight = torch.randn(8, device="cuda:0") if weighs else None
+    assert _compat.fuses_rms_norm(x) and not _compat.fuses_rms_norm(x.cpu())
+    expected = torch.nn.functional.rms_norm(x, (8,), weight, 1e-5)
+    found, scales = _compat.rms_norm(x.detach(), (8,), weight, 1e-5)
+    assert torch.allclose(found, expected)
+    (grad,) = torch.autograd.grad(expected.pow(3).sum(), x)
+    mine = _compat.rms_norm_backward(3 * found**2, x.detach(), scales, weight, (8,))
+    assert torch.allclose(mine, grad, rtol=1e-3, atol=1e-4)
+
+
+@on_cuda
 def test_a_generator_of_its_own() -> None:
     device = torch.device("cuda:0")
     before, mine = torch.cuda.get_rng_state(device), torch.Generator(device).manual_seed(3)

@@ -38,6 +38,10 @@ OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda p, lr, cuda: torch.optim.AdamW(p, lr=torch.tensor(lr), fused=True),
     "rmsprop": lambda p, lr, cuda: torch.optim.RMSprop(p, lr=lr, capturable=cuda),
 }
+SOME_SLOW = [
+    name if name in ("momentum", "adam", "adamw") else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS
+]
+"""All optimizers; make test runs three of them."""
 
 
 class Task(hop.TorchTask):
@@ -72,7 +76,7 @@ class Images(Task):
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", SOME_SLOW)
 def test_the_bits_of_eager_training(place, tmp_path, name):
     configs = [{"optimizer": name, "lr": lr, "dropout": drop} for lr, drop in ((0.1, 0.5), (0.01, 0.0), (0.03, 0.2))]
     captures = compare(place, Task(place), configs, tmp_path)
@@ -206,9 +210,9 @@ class AccumulatingHooked(Accumulating, Hooked):
         (Accumulating, 2, {}, 2),
         (Accumulating, 3, {"clip_norm": 0.1, "ema": 0.9}, 3),  # nine batches: all of them are used
         (Accumulating, 4, {}, 3),  # the gradients of the ninth batch wait for the end of the unit
-        (AccumulatingCycled, 2, {}, 2),
-        (AccumulatingHooked, 2, {}, 2),
-        (Pair, 1, {}, 1),
+        pytest.param(AccumulatingCycled, 2, {}, 2, marks=pytest.mark.slow),
+        pytest.param(AccumulatingHooked, 2, {}, 2, marks=pytest.mark.slow),
+        pytest.param(Pair, 1, {}, 1, marks=pytest.mark.slow),
         (Pair, 2, {}, 2),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +18,22 @@ from hopfleet.domain.placement import CPU
 from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
+from tests.helpers import warm
+from tests.helpers.marks import long
+
+COMPILED = tempfile.TemporaryDirectory(prefix="hopfleet-jax-")
+"""Programs that the processes of all tests share: compiling takes most of the time."""
+
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
 optax = pytest.importorskip("optax")
 nnx = pytest.importorskip("flax.nnx")
+
+from hopfleet.frameworks.jax import flotilla  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -86,6 +99,7 @@ def opened(task: Any, config: Mapping[str, Any], *, seed: int = 7, cache: Engine
 class Suite(FrameworkSuite):
     config: ClassVar[dict[str, Any]] = {"lr": 0.01, "dropout": 0.3}
     other: ClassVar[dict[str, Any]] = {"lr": 0.1, "dropout": 0.1}
+    _run = staticmethod(warm.run)
 
     def _open(self, config: Mapping[str, Any] | None = None, seed: int = 7) -> Any:
         return opened(self.make(), self.config if config is None else config, seed=seed)
@@ -204,7 +218,7 @@ def test_trials_share_compiled_programs() -> None:
     "transformation",
     [
         lambda lr: optax.adam(optax.warmup_cosine_decay_schedule(0.0, lr, 2, 8, end_value=lr / 10)),
-        lambda lr: optax.sgd(optax.exponential_decay(lr, 2, lr)),
+        pytest.param(lambda lr: optax.sgd(optax.exponential_decay(lr, 2, lr)), marks=long),
         lambda lr: optax.chain(optax.clip_by_global_norm(lr), optax.adamw(lr, weight_decay=lr)),
         lambda lr: optax.lbfgs(lr),
     ],
@@ -249,7 +263,7 @@ def test_numbers_that_the_code_needs_are_constants() -> None:
 
 
 def members(count: int = 3) -> list[Any]:
-    return [opened(Net(), {"lr": 0.1 / 2**n, "dropout": 0.1 * n}, seed=n) for n in range(count)]
+    return [opened(Net(), {"lr": 0.1 / 2**n, "dropout": 0.1 * (n % 2)}, seed=n) for n in range(count)]
 
 
 def test_members_in_turn_have_the_bits_of_alone() -> None:
@@ -278,6 +292,83 @@ def test_a_stack_computes_what_its_members_compute_alone(tmp_path: Path) -> None
     restored = opened(Net(), {"lr": 0.05, "dropout": 0.1})
     restored.load(tmp_path / "version")
     assert equal(restored.live, together[1].live)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["stacked", "failing"])
+def test_stacks_in_threads_take_several_batches_at_once(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four trials in two stacks, eight batches in chunks of three and one smaller; one stack may fail on the way."""
+    monkeypatch.setattr(flotilla, "CHUNK", 3)
+    monkeypatch.setattr(flotilla, "BLOCK", 2)
+    take, calls = flotilla.Stack.take, []
+
+    def taken(stack: Any, chunk: Any) -> None:
+        call = stack.numbers[0], len(chunk.batches)
+        calls.append(call)
+        if fails and call == (2, 3) and calls.count(call) == 2:
+            raise RuntimeError("not this one")
+        take(stack, chunk)
+
+    monkeypatch.setattr(flotilla.Stack, "take", taken)
+    columns = data(ROWS + 4)
+    configs = [{"lr": 0.1 / 2**n, "dropout": 0.1} for n in range(4)]
+    where: dict[str, Any] = {"placement": CPU, "threads": 2, "cache": CACHES[Net]}
+    together = [Net().framework.open(config, seed=n, **where) for n, config in enumerate(configs)]
+    alone = [opened(Net(), config, seed=n) for n, config in enumerate(configs)]
+    rows = Rest(together[0], columns)
+    results = Net().framework.flotilla(together, fast=True).train(rows, last=[True] * 4)
+    scores = Net().framework.flotilla(together, fast=True).evaluate(rows, seed=0)
+    for session, result, score in zip(alone, results, scores, strict=True):
+        expected = session.train(rows, last=True)["train_loss"]
+        assert result["train_loss"].rows == expected.rows == ROWS + 4
+        assert result["train_loss"].mean == pytest.approx(expected.mean, rel=1e-5)
+        assert score["loss"].mean == pytest.approx(session.evaluate(rows, seed=0)["loss"].mean, rel=1e-4)
+    assert [batches for first, batches in calls if first == 0][:4] == [3, 3, 2, 1]
+    assert [batches for first, batches in calls if first == 2][:4] == ([3, 3, 3, 3] if fails else [3, 3, 2, 1])
+
+
+def trials(task: Any, rates: list[float], cache: EngineCache) -> list[Any]:
+    return [opened(task, {"lr": rate, "dropout": 0.1}, seed=n, cache=cache) for n, rate in enumerate(rates)]
+
+
+@pytest.mark.parametrize(("small", "expected"), [(True, [4, 4, 4, 4, 4]), (False, [4, 4, 4, 4, 2])])
+def test_few_sizes_of_stacks_are_compiled(small: bool, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models are compiled for one size, others for at most three; equal rates need no other program."""
+    monkeypatch.setattr(flotilla, "SMALL", flotilla.SMALL if small else 0)
+    taken: list[tuple[int, Any]] = []
+    take = flotilla.Stack.take
+
+    def record(stack: Any, chunk: Any) -> None:
+        taken.append((stack._size, stack._program))
+        take(stack, chunk)
+
+    monkeypatch.setattr(flotilla.Stack, "take", record)
+    rates = [0.1, 0.02, 0.02, 0.05, 0.01, 0.005, 0.002]
+    alone, cache = [unit(session)["train_loss"].mean for session in trials(Net(), rates, CACHES[Net])], EngineCache()
+    for members in (range(4), range(3), range(7), range(1, 3)):
+        some = [session for n, session in enumerate(trials(Net(), rates, cache)) if n in members]
+        results = Net().framework.flotilla(some, fast=True).train(_Batches(some[0], data()), last=[True] * len(some))
+        for number, result in zip(members, results, strict=True):
+            assert result["train_loss"].mean == pytest.approx(alone[number], rel=1e-4)
+    assert [size for size, _ in taken] == expected
+    assert len({program for _, program in taken}) == 1
+
+
+def test_rows_beyond_the_members_change_no_bit_of_theirs() -> None:
+    cache, rates = EngineCache(), [0.1, 0.05, 0.02, 0.01]
+    four, two = (trials(Net(), rates[:count], cache) for count in (4, 2))
+    for some in (four, two):
+        for _ in range(2):  # the second unit starts from states that are stacked already
+            Net().framework.flotilla(some, fast=True).train(_Batches(some[0], data()), last=[True] * len(some))
+    assert two[0].place.states is two[1].place.states and len(two[0].place.states.count) == flotilla.BLOCK
+    assert [equal(one.live, other.live) for one, other in zip(two, four, strict=False)] == [True, True]
+
+
+class Rest(_Batches):
+    """Batches, and the rows that are left."""
+
+    def __iter__(self) -> Any:
+        for start in range(0, self.rows, BATCH):
+            yield self._session.prepare({k: v[start : start + BATCH].copy() for k, v in self._columns.items()}, {})
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -328,6 +419,13 @@ def test_a_missing_column_is_explained_without_notes_of_jax() -> None:
 def test_branches_on_data_are_explained() -> None:
     said = refused(TypeError, loss=lambda self, p, batch, key: p["out"].sum() if batch["y"].sum() > 0 else 0.0)
     assert "jnp.where(condition, a, b)" in said
+
+
+def test_values_as_text_and_missing_keys_are_explained() -> None:
+    said = refused(TypeError, loss=lambda self, p, batch, key: f"{p['out'].sum():.2f}")
+    assert 'jax.debug.print("{}", value)' in said
+    said = refused(TypeError, loss=lambda self, p, batch, key: jax.random.normal(None) * p["out"].sum())
+    assert "the key is None in evaluation" in said
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -107,9 +106,7 @@ class TestLightning(FrameworkSuite):
     other: ClassVar[dict[str, Any]] = {"lr": 0.1, "kind": "sgd", "schedule": "epoch"}
     bad: ClassVar[dict[str, Any]] = {"lr": 0.1, "kind": "none"}
 
-    @pytest.fixture(autouse=True)
-    def warm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("hopfleet.testing.frameworks.subprocess", SimpleNamespace(run=warm.run))
+    _run = staticmethod(warm.run)
 
     def make(self):
         return Task()
@@ -361,6 +358,17 @@ def two(self: Any) -> Any:
         ({"training_step": stops}, "stop=hop.Patience(...)"),
         ({"callbacks": [lightning.callbacks.EarlyStopping("val_loss")]}, "EarlyStopping needs a Trainer: give the"),
         ({"callbacks": ["no callback"]}, "callbacks() returned str"),
+        ({"callbacks": [Counts]}, "callbacks() returned the class Counts: return objects, e.g. [Counts()]"),
+        ({"module": Net}, "build() returned the class Net: return an object of it, e.g. Net()"),
+        ({"training_step": lambda self, dataloader_iter: None}, "Wrong.training_step() takes dataloader_iter"),
+        ({"validation_step": lambda self, batch, i, dataloader_idx: None}, "a default, e.g. dataloader_idx=0"),
+        ({"training_step": lambda self, batch, i: {"l": 1, "m": 2}}, "a dict without 'loss', only l, m"),
+        ({"training_step": lambda self, batch, i: None}, "training_step() returned None: return the loss"),
+        ({"training_step": lambda self, batch, i: self.all_gather(batch[0])}, "uses trainer.strategy.all_gather"),
+        (
+            {"training_step": lambda self, batch, i: self.trainer.callback_metrics["val_loss"]},
+            "trainer.callback_metrics['val_loss']: there is no such value, only none",
+        ),
     ],
     ids=[
         "module",
@@ -375,10 +383,54 @@ def two(self: Any) -> Any:
         "stop",
         "callback",
         "text",
+        "class of a callback",
+        "class of a module",
+        "iterator",
+        "index",
+        "no-loss",
+        "none",
+        "gather",
+        "values",
     ],
 )
 def test_what_needs_a_trainer_is_named(wrong: dict[str, Any], words: str) -> None:
     assert words in refusal(**wrong)
+
+
+class Short(Net):
+    """Steps without the number of the batch, and values that were logged before."""
+
+    def training_step(self, batch: Any) -> Any:
+        loss = super().training_step(batch, 0)
+        self.log("again", self.trainer.callback_metrics.get("again", 0.0) + 1.0)
+        return loss
+
+    def validation_step(self, batch: Any) -> None:
+        self.log("again", 100.0)
+
+
+def test_steps_may_leave_out_the_number_and_find_values_of_their_unit() -> None:
+    session = opened(type("Task", (Task,), {"build": lambda self, config: Short(**config)})(), {"lr": 0.1})
+    counts = [unit(session)["train_again"].mean]
+    assert session.evaluate(_Batches(session, data()), seed=0)["again"].mean == 100
+    counts.append(unit(session)["train_again"].mean)
+    assert counts == [np.mean(range(1, ROWS // BATCH + 1))] * 2
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (lambda self, batch, i: self.logger.experiment.add_scalar("a", 1), "self.logger is None: record values"),
+        (lambda self, batch, i: batch["x"].mean(), "override it to return the batch itself"),
+    ],
+    ids=["logger", "columns"],
+)
+def test_errors_of_steps_are_explained(step: Any, words: str) -> None:
+    task = type("Task", (Task,), {"build": lambda self, config: type("M", (Net,), {"training_step": step})(**config)})()
+    with pytest.raises((AttributeError, TypeError)) as caught:
+        unit(opened(task, {"lr": 0.1}))
+    task.framework.explain(caught.value)
+    assert words in caught.value.__notes__[0]
 
 
 def test_a_schedule_that_monitors_another_metric_is_refused() -> None:

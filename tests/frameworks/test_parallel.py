@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,14 @@ def test_a_team_that_cannot_form(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs.close()
     with Connection(ours.detach()) as link, pytest.raises(MemberLost):
         TorchTeam(Membership(1, Placement(("cpu", "cpu"), "ddp"), [link]))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    ours, theirs = socket.socketpair()
+    with (
+        Connection(ours.detach()) as link,
+        Connection(theirs.detach()),
+        pytest.raises(TaskError, match=r"GLOO_SOCKET_IFNAME='nowhere0': this machine has no .* it has .*lo.*: name"),
+    ):
+        TorchTeam(Membership(0, Placement(("cpu", "cpu"), "ddp"), [link]))
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     ours, theirs = socket.socketpair()
     with (
@@ -330,6 +339,21 @@ def test_a_team_that_cannot_form(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(TaskError, match="teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu'"),
     ):
         TorchTeam(Membership(0, Placement(("cuda:0", "cuda:1"), "ddp"), [link]))
+
+
+def test_a_team_that_cannot_meet_on_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that cannot be opened is the user's business; a first member that does not answer may have ended."""
+    placement = Placement(("cpu", "cpu"), "ddp")
+    ours, theirs = socket.socketpair()
+    with Connection(ours.detach()) as link, Connection(theirs.detach()) as other:
+        with pytest.raises(UsageError, match=r"no port can be opened at 203\.0\.113\.1 .*: end what uses the ports"):
+            TorchTeam(Membership(0, placement, [link], "203.0.113.1"))
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            place = closed.getsockname()[:2]
+        monkeypatch.setattr("hopfleet.frameworks.torch.parallel.team.MEETING_TIMEOUT", timedelta(seconds=0.2))
+        wire.send(link, place)
+        with pytest.raises(MemberLost, match=rf"127\.0\.0\.1:{place[1]} does not answer .* let the nodes open"):
+            TorchTeam(Membership(1, placement, [other], "127.0.0.1"))
 
 
 def test_failures_of_members(tmp_path: Path) -> None:

@@ -231,6 +231,8 @@ def test_what_cannot_work_is_refused() -> None:
         hop.HopSearchCV(SGDClassifier, {}).fit(X, Y)
     with pytest.raises(UsageError, match=r"'sgdclassifier__max_iter' has no effect on partial_fit; .* set epochs"):
         hop.HopSearchCV(PIPELINE, {"sgdclassifier__max_iter": [5]}).fit(X, Y)
+    with pytest.raises(UsageError, match=r"'alhpa' is not a parameter of SGDClassifier: did you mean 'alpha'\?"):
+        hop.HopSearchCV(SGDClassifier(), {"alhpa": [1.0]}).fit(X, Y)
     with pytest.raises(UsageError, match="'alpha' is a distribution; set n_iter"):
         hop.HopSearchCV(SGDClassifier(), [{"alpha": loguniform(1e-6, 1e-1)}]).fit(X, Y)
     with pytest.raises(TypeError, match=r"'param_grid'; did you mean 'params'\?"):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import hopfleet as hop
-from hopfleet.domain.placement import CPU
+from hopfleet.domain.placement import CPU, Placement
 from hopfleet.errors import CheckpointError, TaskError
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch.session import TorchSession
@@ -89,6 +89,22 @@ def test_a_snapshot_of_tensors_that_share_memory_or_are_of_several_kinds(tmp_pat
             tensor.add_(1)
     write(tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "then").read_bytes()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_versions_of_many_trials_take_the_memory_of_one(tmp_path: Path) -> None:
+    class Wide(hop.TorchTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            model = torch.nn.Linear(4096, 1024)
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    one = Wide().framework.open({}, seed=0, placement=Placement.on("cuda:0"), threads=1)
+    one.snapshot()(tmp_path / "first")
+    before = torch.cuda.memory_reserved()
+    for _ in range(20):
+        one.snapshot()(tmp_path / "later")
+    assert (tmp_path / "later").read_bytes() == (tmp_path / "first").read_bytes()
+    assert torch.cuda.memory_reserved() < before + 3 * one.size
 
 
 def test_what_is_saved_stays_as_it_is_during_an_evaluation(tmp_path: Path) -> None:

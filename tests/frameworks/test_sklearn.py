@@ -344,6 +344,8 @@ def test_wrong_tasks_are_refused() -> None:
     unknown.scoring = 3
     with pytest.raises(TaskError, match="must be the name of a scorer"):
         opened(unknown)
+    with pytest.raises(TaskError, match="no column 'x', only features, label: override example"):
+        hop.SklearnTask().example({"features": 1, "label": 2})
     with pytest.raises(TaskError, match="no column 'y'"):
         opened(Given(SGDClassifier())).train(Batches([{"x": X}]), last=True)
     with pytest.raises(TaskError, match="no batches"):

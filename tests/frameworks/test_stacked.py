@@ -23,7 +23,8 @@ from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph, recor
 
 #: On a GPU, these tests cover captured steps; on a CPU, those with ``captures`` do so by a stand-in for CUDA graphs.
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
-with_captures = pytest.mark.parametrize("captures", [False, True] if DEVICE == "cpu" else [True])
+CAPTURES = [False, True] if DEVICE == "cpu" else [True]
+with_captures = pytest.mark.parametrize("captures", CAPTURES)
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p, c: torch.optim.SGD(p, lr=c["lr"], weight_decay=c["decay"]),
@@ -36,6 +37,13 @@ OPTIMIZERS: dict[str, Any] = {
     "centered": lambda p, c: torch.optim.RMSprop(p, lr=c["lr"], momentum=c["beta"], centered=True),
     "adagrad": lambda p, c: torch.optim.Adagrad(p, lr=c["lr"], lr_decay=0.1, weight_decay=c["decay"]),
 }
+SOME_SLOW = [
+    pytest.param(name, norm, captures, marks=[pytest.mark.slow] * (name != "adam" and not (norm and captures)))
+    for name in OPTIMIZERS
+    for norm in (False, True)
+    for captures in CAPTURES
+]
+"""All optimizers, with and without batch norm and captures; make test runs each optimizer with both."""
 
 
 class Batches:
@@ -103,9 +111,7 @@ def close(one: TorchSession, other: TorchSession) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-@with_captures
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "norm", "captures"), SOME_SLOW)
 def test_as_alone_but_for_rounding(name, norm, captures, capsys):
     """Train three units together, one alone, and one with other members; in double precision, so that mistakes show."""
     task = Task()

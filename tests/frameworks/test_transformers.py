@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,9 +77,7 @@ class Write(hop.TransformersTask):
 
 
 class Suite(FrameworkSuite):
-    @pytest.fixture(autouse=True)
-    def warm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("hopfleet.testing.frameworks.subprocess", SimpleNamespace(run=warm.run))
+    _run = staticmethod(warm.run)
 
     def columns(self):
         rng = np.random.default_rng(0)
@@ -186,6 +183,34 @@ class Stops(transformers.TrainerCallback):
         control.should_training_stop = state.global_step == self.updates
 
 
+class InOrder(transformers.Trainer):
+    """A Trainer that does not shuffle."""
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def by_trainer(
+    make: Any, columns: Mapping[str, Any], folder: Path, chosen: Mapping[str, Any], *, weighs: bool
+) -> transformers.Trainer:
+    """Train a model with a Trainer. ``weighs``: its default, where batches of an update weigh as much as labels."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    model = make()
+    stops = Stops(ROWS // BATCH // chosen["gradient_accumulation_steps"])
+    quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=BATCH, use_cpu=True, **quiet, **chosen
+    )
+    rows = [{name: column[row] for name, column in columns.items()} for row in range(ROWS)]
+    trainer = InOrder(model, arguments, train_dataset=rows, callbacks=[stops])
+    trainer.model_accepts_loss_kwargs = weighs
+    trainer.train()
+    torch.set_num_threads(threads)
+    return trainer
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("optim", ["sgd", "adamw_torch", "adamw_torch_fused"])
 def test_bits_are_those_of_a_trainer(optim: str, accumulate: int, tmp_path: Path) -> None:
@@ -195,29 +220,35 @@ def test_bits_are_those_of_a_trainer(optim: str, accumulate: int, tmp_path: Path
     chosen["gradient_accumulation_steps"] = accumulate
     session = opened(Classify(), **chosen)
     trained(session, columns)
-
-    class Trainer(transformers.Trainer):
-        def _get_train_sampler(self, *_: Any) -> Any:
-            return torch.utils.data.SequentialSampler(self.train_dataset)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(7)
-    model = classifier()
-    stops = Stops(ROWS // BATCH // accumulate)
-    quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), per_device_train_batch_size=BATCH, use_cpu=True, **quiet, **chosen
-    )
-    rows = [{name: column[row] for name, column in columns.items()} for row in range(ROWS)]
-    trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[stops])
-    trainer.train()
-    torch.set_num_threads(threads)
-    # A Trainer adds up the losses of a classifier where we take their mean, so gradients differ if they accumulate.
-    for name, value in model.state_dict().items() if accumulate == 1 else ():
+    trainer = by_trainer(classifier, columns, tmp_path, chosen, weighs=accumulate == 1)
+    for name, value in trainer.model.state_dict().items():
         assert torch.equal(value, session.model.state_dict()[name]), name
     rates = [group["lr"] for group in trainer.optimizer.param_groups]
     assert rates == [group["lr"] for group in session.optimizers[0].param_groups]
+
+
+@pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
+def test_batches_of_one_update_count_alike_where_a_trainer_counts_labels(even: bool, tmp_path: Path) -> None:
+    class Whole(hop.TransformersTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return writer()
+
+    ids = TestWrite().columns()["input_ids"]
+    labels = ids.copy()
+    if not even:
+        labels[np.arange(ROWS) // BATCH % 2 == 1, :4] = -100
+    columns = {"input_ids": ids, "labels": labels}
+    chosen = {"optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 2, "max_grad_norm": 0.0}
+    session = opened(Whole(), lr_scheduler_type="constant", **chosen)
+    trained(session, columns)
+    chosen = {**chosen, "lr_scheduler_type": "constant"}
+    for weighs in (False, True):
+        found = by_trainer(writer, columns, tmp_path, chosen, weighs=weighs).model.state_dict()
+        near = all(
+            torch.allclose(value, session.model.state_dict()[name], rtol=1e-4, atol=1e-6)
+            for name, value in found.items()
+        )
+        assert near == (even or not weighs)
 
 
 # ------------------------------------------------------------------------------------------------ kinds of training
@@ -359,27 +390,72 @@ def refused(task: Any, columns: Mapping[str, Any] | None = None, **config: Any) 
     return str(caught.value)
 
 
-def test_a_name_that_the_hub_does_not_give_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "files", "words"),
+    [
+        ("nowhere/at-all", [], "and the hub does not give it (We couldn't connect"),
+        ("nowhere/at/all", [], "there is no such folder on this machine; give a folder that save_pretrained() wrote"),
+        ("{}", [], "the folder has no config.json (its files: none)"),
+        ("{}", ["notes.txt"], "the folder has no config.json (its files: notes.txt)"),
+        ("{}", ["config.json"], "the folder has no weights, such as model.safetensors"),
+    ],
+    ids=["hub", "missing", "empty", "other files", "no weights"],
+)
+def test_models_that_cannot_be_loaded_are_named(
+    name: str, files: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    name = name.format(tmp_path)
+    for file in files:
+        (tmp_path / file).write_text(classifier().config.to_json_string())
 
     class Named(hop.TransformersTask):
         def build(self, config):
-            return transformers.AutoModelForCausalLM.from_pretrained("nowhere/at-all")
+            return transformers.AutoModelForSequenceClassification.from_pretrained(name)
 
-    with pytest.raises(OSError, match="huggingface") as caught:
-        opened(Named())
-    Named().framework.explain(caught.value)
-    assert "load a folder that save_pretrained() wrote" in caught.value.__notes__[0]
+    assert (told := refused(Named())).startswith(f"build() asks for {name!r}: ") and words in told
+
+
+def test_errors_of_build_that_are_not_about_loading_stay_as_they_are(tmp_path: Path) -> None:
+    classifier().save_pretrained(tmp_path)
+
+    class Failing(hop.TransformersTask):
+        def build(self, config):
+            transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+            raise ValueError("too wide")
+
+    with pytest.raises(ValueError, match="too wide"):
+        opened(Failing())
 
 
 def test_a_missing_tokenizer_is_named() -> None:
     assert "the batch has text in 'text', but the task has no tokenizer" in refused(Classify())
     wrong = type("Wrong", (Classify,), {"tokenizer": "nowhere/at/all"})
     assert "tokenizer='nowhere/at/all': cannot be loaded" in refused(wrong())
+    wrong = type("Wrong", (Classify,), {"tokenizer": transformers.BertTokenizer})
+    assert "tokenizer=BertTokenizer: it is a class; give an object or a folder" in refused(wrong())
     unpadded = tokenizer()
     unpadded.pad_token = None
     wrong = type("Wrong", (Classify,), {"tokenizer": unpadded})
     assert "has no token for padding" in refused(wrong())
+
+
+def test_a_folder_with_a_model_and_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    classifier().save_pretrained(tmp_path)
+    wrong = type("Wrong", (Classify,), {"tokenizer": tmp_path})
+    assert f"tokenizer={str(tmp_path)!r}: there is no tokenizer, only" in refused(wrong())
+    tokenizer().save_pretrained(tmp_path)
+    session = opened(wrong())
+    assert session.train(Lists(session, texts()), last=True)
+
+
+def test_tokens_that_the_model_does_not_know_are_explained() -> None:
+    session = opened(Classify())
+    columns = {**TestClassify().columns(), "input_ids": np.full((ROWS, 3), 16)}
+    with pytest.raises(IndexError) as caught:
+        session.train(Lists(session, columns), last=True)
+    Classify().framework.explain(caught.value)
+    assert "not in the vocabulary of the model" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(

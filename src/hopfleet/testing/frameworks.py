@@ -68,6 +68,8 @@ class FrameworkSuite:
     device = "cpu"
     #: Versions that a session reaches without an interruption, by the number of units; made once for all tests.
     _versions: ClassVar[dict[int, bytes]] = {}
+    #: Runs the command of a fresh process.
+    _run = staticmethod(subprocess.run)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -108,7 +110,7 @@ class FrameworkSuite:
     def test_a_fresh_process_continues_to_the_same_bytes(self, tmp_path: Path) -> None:
         self._alone(tmp_path / "alone")
         self._half(tmp_path / "half")
-        _elsewhere(partial(_continue_twice, self, tmp_path))
+        _elsewhere(partial(_continue_twice, self, tmp_path), self._run)
         assert _same(tmp_path, "alone", "continued"), "training goes on differently in a new process"
         assert _same(tmp_path, "alone", "later"), "training depends on what the process trained before"
 
@@ -426,10 +428,10 @@ cloudpickle.load(sys.stdin.buffer)()
 """
 
 
-def _elsewhere(work: Callable[[], None]) -> None:
+def _elsewhere(work: Callable[[], None], run: Callable[..., Any] = subprocess.run) -> None:
     """Call a function in a new process, which gets it through a pipe."""
     command = [sys.executable, "-c", _CHILD, json.dumps(sys.path)]
-    done = subprocess.run(command, input=cloudpickle.dumps(work), capture_output=True, check=False)
+    done = run(command, input=cloudpickle.dumps(work), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
 
 

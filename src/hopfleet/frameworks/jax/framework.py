@@ -41,6 +41,12 @@ _NUMPY = (
     "loss() and metrics() are compiled by jax.jit: use jax.numpy instead of numpy, and no float(), int() or .item()"
 )
 
+_PRINT = (
+    "loss() and metrics() are compiled by jax.jit, so values cannot be formatted as text; write "
+    'jax.debug.print("{}", value)'
+)
+_KEY = "the key is None in evaluation, where metrics() calls loss(): leave randomness out, e.g. by `if key is not None`"
+
 _FILTERED = "JAX has removed its internal frames"
 """Part of a note of JAX's own, which is of no use in a short message."""
 
@@ -131,6 +137,10 @@ def _hint(error: BaseException) -> str:
         return _NUMPY if any(word in text for word in _CONVERSIONS) else _SHAPES
     if isinstance(error, jax.errors.NonConcreteBooleanIndexError | jax.errors.TracerIntegerConversionError):
         return _SHAPES
+    if isinstance(error, TypeError) and "Tracer.__format__" in text:
+        return _PRINT
+    if isinstance(error, TypeError) and "PRNG key type <class 'NoneType'>" in text:
+        return _KEY
     traced = isinstance(error, IndexError | TypeError) and "Tracer" in text
     return _SHAPES if traced and ("static" in text or "concrete" in text) else ""
 

@@ -110,6 +110,9 @@ class Programs:
         values = [split(config)[0] for config in configs]
         names = {name for name, value in values[0].items() if any(other[name] != value for other in values)}
         first, key = configs[0], kind_of(configs[0], work, threads)
+        for place, program in self._kept.items():  # more arguments do no harm
+            if place == (key, _constants(first, program.names), True) and names <= program.names:
+                names = set(program.names)
         return self._get(key, names, True, lambda: Program(work, task, first, names, threads, stacked=True), first)
 
     def _get(
@@ -152,6 +155,7 @@ def kind_of(config: TrackedConfig, work: str, threads: int) -> str:
 class Program:
     """The work of all trials that share their code: a training step or an evaluation step.
 
+    The program of a stack takes the states of several trials, and makes steps on several batches with one call.
     ``names`` are the numbers that are arguments of the program: for the optimizer alone or, in a stack, everywhere.
     """
 
@@ -164,6 +168,8 @@ class Program:
         self.key = kind_of(config, work, threads)
         self._task = task
         self._stacked = stacked
+        #: Numbers of trials, with shapes of batches, that the program has been compiled for.
+        self.compiled: set[tuple[int, Hashable]] = set()
         #: Keys of the configuration that the optimizer and the loss read while they were compiled, and absent keys.
         self._seen: set[str] = set()
         self._seen_by_loss: set[str] = set()
@@ -171,7 +177,13 @@ class Program:
         function = self._step if work == "step" else self._measure
         # Sums that several threads share may be taken in another order.
         options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": threads > 1, "xla_gpu_deterministic_ops": True}
-        self.run = jax.jit(_over_trials(function) if stacked else function, static_argnums=0, compiler_options=options)
+        self.run = jax.jit(
+            _over_trials(function, work == "step") if stacked else function, static_argnums=0, compiler_options=options
+        )
+
+    def sizes(self) -> list[int]:
+        """Return the numbers of trials that the program of a stack has been compiled for."""
+        return [size for size, _ in list(self.compiled)]
 
     def read_by_loss(self) -> Names:
         """Return the arguments that the loss reads, as constants of the configuration that the program was made for."""
@@ -225,11 +237,29 @@ class Program:
         return dict(metrics)
 
 
-def _over_trials(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a step take the states and numbers of several trials, stacked along a new first axis, and one batch."""
+def _over_trials(function: Callable[..., Any], steps: bool) -> Callable[..., Any]:
+    """Let a step take the states and numbers of several trials, stacked along a new first axis, and several batches.
 
-    def stacked(graph: Any, states: State, batch: Batch, numbers: Numbers) -> Any:
-        return jax.vmap(lambda state, own: function(graph, state, batch, own))(states, numbers)
+    The batches are stacked along a new first axis as well; ``count`` of them are used. What a step finds is stacked by
+    batches and trials. Return the new states, if the function ``steps``, and everything found.
+    """
+
+    def stacked(graph: Any, states: State, batches: Batch, count: Any, numbers: Numbers) -> Any:
+        def take(states: State, number: Any) -> tuple[State, Any]:
+            batch = jax.tree.map(lambda column: jax.lax.dynamic_index_in_dim(column, number, keepdims=False), batches)
+            found = jax.vmap(lambda state, own: function(graph, state, batch, own))(states, numbers)
+            return found if steps else (states, found)
+
+        def next_batch(number: Any, before: tuple[State, Any]) -> tuple[State, Any]:
+            states, found = take(before[0], number)
+            return states, jax.tree.map(lambda every, one: every.at[number].set(one), before[1], found)
+
+        most = len(next(iter(batches.values())))
+        found = jax.tree.map(
+            lambda one: jnp.zeros((most, *one.shape), one.dtype), jax.eval_shape(lambda: take(states, 0))[1]
+        )
+        states, found = jax.lax.fori_loop(0, count, next_batch, (states, found))
+        return (states, found) if steps else found
 
     return stacked
 
@@ -277,6 +307,11 @@ def strong(tree: Pytree) -> Pytree:
 
 def _plain(leaf: Any) -> bool:
     return not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def on_host(leaf: Any) -> bool:
+    """Whether NumPy can read an array in place, which needs no compiled program."""
+    return _plain(leaf) and leaf.device.platform == "cpu"
 
 
 def arrays(tree: Pytree) -> list[np.ndarray[Any, Any]]:

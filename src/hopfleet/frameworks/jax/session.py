@@ -26,6 +26,7 @@ from hopfleet.frameworks.jax.programs import (
     Programs,
     Pytree,
     State,
+    on_host,
     split,
     strong,
     taken_apart,
@@ -40,6 +41,18 @@ class Row(NamedTuple):
 
     states: State
     number: int
+
+
+def _row(states: State, number: int) -> State:
+    """Take a state out of stacked ones."""
+    if all(map(on_host, jax.tree.leaves(states))):
+        return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[number].copy(), leaf.device), states)  # type: ignore[no-any-return]
+    return _row_on_device(states, number)  # type: ignore[no-any-return]
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def _row_on_device(states: State, number: int) -> State:
+    return jax.tree.map(lambda leaf: leaf[number], states)  # type: ignore[no-any-return]
 
 
 def leave_memory() -> None:
@@ -70,6 +83,7 @@ class JaxSession(HostSession):
         self._chosen: dict[str, tuple[int, Program, Numbers]] = {}
         #: Columns of text, or of rows of different shapes, which programs do not take.
         self._left_out: set[str] = set()
+        self._size: int | None = None
         with self.environment(seed), jax.default_device(self.device):
             first, key = jax.random.split(jax.random.key(seed))
             self.graph, params, rest = taken_apart(self._hooks.init(self.config, first))
@@ -97,8 +111,7 @@ class JaxSession(HostSession):
     def live(self) -> State:
         """The state by itself."""
         if isinstance(self._state, Row):
-            states, number = self._state
-            return jax.tree.map(lambda leaf: leaf[number], states)  # type: ignore[no-any-return]
+            return _row(*self._state)
         return self._state
 
     def put(self, state: State | Row) -> None:
@@ -180,8 +193,17 @@ class JaxSession(HostSession):
 
     # ------------------------------------------------------------------------------------------ save and load
 
+    @property
+    def size(self) -> int:
+        if self._size is None:  # arrays keep their shapes
+            self._size = super().size
+        return self._size
+
     def state(self) -> Tree:
-        return _tree(self.live)
+        if isinstance(self._state, Row):
+            states, number = self._state
+            return {name: [np.asarray(leaf[number]) for leaf in leaves] for name, leaves in _tree(states).items()}
+        return _tree(self._state)
 
     def restore(self, state: Tree) -> None:
         self._state = self._restored(state)

@@ -71,7 +71,12 @@ class KerasSession(HostSession):
             if self._fresh:
                 self._callbacks.begin_epoch(self.counters["epochs"])
             self.model.reset_metrics()
-            result = self.hooks.train(self.model, _Built(batches, self), self.config) or {}
+            built = _Built(batches, self)
+            try:
+                result = self.hooks.train(self.model, built, self.config) or {}
+            except Exception as error:
+                built.explain(error)
+                raise
             if not isinstance(result, Mapping):
                 raise TaskError(f"train() returned {shown(result)}: must be a dict of names to numbers")
             self.model.reset_metrics()
@@ -179,15 +184,32 @@ class _Built:
     def __init__(self, batches: Batches, session: KerasSession) -> None:
         self._batches, self._session = batches, session
         self.rows = batches.rows
+        #: The first batch, while the model trains on it.
+        self._first: Batch | None = None
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self._batches:
+        for number, batch in enumerate(self._batches):
+            self._first = None if number else batch
             if not self._session.model.built:
                 self._session.ensure_built(example_of(self._session.hooks, batch).x)
             yield batch
+        self._first = None
+
+    def explain(self, error: Exception) -> None:
+        """Note the shapes of the data and of the model in an error that the first batch caused."""
+        model = self._session.model
+        if self._first is None or isinstance(error, TaskError):
+            return
+        with contextlib.suppress(Exception):  # of example()
+            x, y, _ = example_of(self._session.hooks, self._first)
+            shapes = [keras.tree.map_structure(np.shape, each) for each in (x, y)]
+            note = f"x of the first batch has the shape {shapes[0]}, y the shape {shapes[1]}"
+            if (taken := getattr(model, "input_shape", None)) is not None:
+                note += f"; the model takes {taken} and returns {model.output_shape}"
+            error.add_note(f"{note}; example(batch) and build(config) choose them")
 
 
 def _sum(value: Any, rows: int) -> RowSum:

@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.lightning.optimizers import Configured
-from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute
+from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute, takes_number
 from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.trial import LiveTrial
+from hopfleet.phrases import listed
 
 Logged = list[tuple[dict[str, Any], int]]
 """The values that were logged with each batch, and the rows of the batch."""
@@ -26,6 +27,11 @@ class Strategy:
         self.lightning_module, self._counters = module, counters
         kind = import_module(f"{package_of(module)}.core.optimizer").LightningOptimizer
         self._lightning_optimizers = [kind._to_lightning_optimizer(optimizer, self) for optimizer in optimizers]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise refuse_attribute(f"strategy.{name}")
 
     def backward(self, loss: torch.Tensor, optimizer: None, *arguments: Any, **options: Any) -> None:
         """Compute gradients."""
@@ -44,6 +50,17 @@ class ScheduleOfLoop:
         self.scheduler = schedule.schedule if isinstance(schedule, Paced) else schedule
 
 
+class LastValues(dict[str, Any]):
+    """The value logged last under each name, in this unit."""
+
+    def __missing__(self, name: str) -> Any:
+        raise TaskError(
+            f"trainer.callback_metrics[{name!r}]: there is no such value, only {listed(name, self)}; it has the values "
+            "that training_step logged in this unit, since those of validation are known when the epoch is over, "
+            "perhaps on another worker; use a stopping rule, or ReduceLROnPlateau as a schedule"
+        )
+
+
 class Loop:
     """The ``trainer`` of a module. Attributes that it does not have are refused by name."""
 
@@ -55,10 +72,14 @@ class Loop:
     sanity_checking = False
     gradient_clip_val = gradient_clip_algorithm = None
     progress_bar_callback = None
+    #: The steps of the module that take a batch alone, without its number.
+    short_steps: frozenset[str] = frozenset()
 
     def __init__(self, module: Any, live: LiveTrial, accumulate: int) -> None:
         self._module, self._live = module, live
         self.accumulate_grad_batches = accumulate
+        steps = ("training_step", "validation_step")
+        self.short_steps = frozenset(step for step in steps if not takes_number(module, step))
         self.callbacks: list[Any] = []
         self.optimizers: list[Optimizer] = []
         self.lr_scheduler_configs: list[ScheduleOfLoop] = []
@@ -66,7 +87,7 @@ class Loop:
         #: The metrics that schedules monitor.
         self.monitors: Sequence[str] = ()
         #: The value logged last under each name.
-        self.callback_metrics: dict[str, Any] = {}
+        self.callback_metrics: dict[str, Any] = LastValues()
         self.training = False
         #: Values of the batch at hand, and of the batches before it in this unit.
         self._values: dict[str, Any] = {}
@@ -75,6 +96,8 @@ class Loop:
         self._next = self._next_validation = 0
         #: The number of the batch that closes an epoch; 0 in other units, None if it is unknown.
         self.closing: int | None = None
+        #: Whether a callback or the module has ``on_train_batch_end``.
+        self._hears_ends = True
         #: The arguments of ``on_train_batch_end`` of a batch whose update has yet to be made.
         self._pending: tuple[Any, Any, int] | None = None
 
@@ -83,20 +106,28 @@ class Loop:
         self.optimizers, self.monitors = made.optimizers, made.monitors
         self.lr_scheduler_configs = [ScheduleOfLoop(schedule) for schedule in made.schedules]
         self.strategy = Strategy(self._module, made.optimizers, self._live.counters)
+        hook = "on_train_batch_end"
+        own = overrides(self._module, hook, "LightningModule") or hook in vars(self._module)
+        self._hears_ends = bool(self.callbacks) or own
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         raise refuse_attribute(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "should_stop":
-            raise refuse_attribute(name)
-        super().__setattr__(name, value)
+    @property
+    def should_stop(self) -> bool:
+        raise refuse_attribute("should_stop")
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        raise refuse_attribute("should_stop")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Loop:
         # Engines copy a module to compute with it; its hooks and logged values belong to the original alone.
-        return Deaf()
+        copied = Deaf()
+        copied.short_steps = self.short_steps
+        return copied
 
     @property
     def automatic(self) -> bool:
@@ -133,7 +164,8 @@ class Loop:
 
     def log(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
         """Take a value that the module logs; it is averaged over rows."""
-        if hasattr(value, "_forward_cache"):  # a metric of torchmetrics, which has the value of the batch
+        # A metric of torchmetrics has the value of the batch.
+        if not torch.is_tensor(value) and hasattr(value, "_forward_cache"):
             value = value._forward_cache
             if value is None:
                 raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
@@ -145,6 +177,11 @@ class Loop:
         return values
 
     # ----------------------------------------------------------------------------------------------------- training
+
+    def step(self, name: str, module: Any, batch: Any, number: int) -> Any:
+        """Let a module, or a copy of it, take a step: "training_step" or "validation_step"."""
+        step = getattr(module, name)
+        return step(batch) if name in self.short_steps else step(batch, number)
 
     def start_batch(self, batch: Any) -> int:
         """Begin a batch, and the epoch if it is the first batch; return the number of the batch in its unit."""
@@ -166,7 +203,8 @@ class Loop:
     def note_batch(self, outputs: Any, batch: Any, number: int, rows: int) -> None:
         """Keep the values of a batch. Its end is told later, when the update is made."""
         self._logged.append((self.taken(), rows))
-        self._pending = _detached(outputs), batch, number
+        if self._hears_ends:
+            self._pending = _detached(outputs), batch, number
 
     def end_batch(self) -> None:
         """Tell of the end of the last batch, whose update is made by now."""
@@ -185,6 +223,7 @@ class Loop:
         counters = self._live.counters
         counters["batches"] = counters.get("batches", 0) + -counters.get("batches", 0) % self.accumulate_grad_batches
         self._next = self._next_validation = 0
+        self.callback_metrics = LastValues()
         self.closing = None
         self.training = False
         return logged
@@ -203,14 +242,15 @@ class Loop:
         """Return the values that the module logs for a batch of validation data."""
         module, number = self._module, self._next_validation
         self._next_validation += 1
-        kept = self.taken()
+        kept, last = self.taken(), self.callback_metrics
+        self.callback_metrics = LastValues(last)
         try:
             if not overrides(module, "validation_step", "LightningModule"):
-                return {"loss": loss_of(module.training_step(batch, number))}
-            outputs = module.validation_step(batch, number)
+                return {"loss": loss_of(self.step("training_step", module, batch, number))}
+            outputs = self.step("validation_step", module, batch, number)
             values = self.taken()
         finally:
-            self._values = kept
+            self._values, self.callback_metrics = kept, last
         if values:
             return values
         if torch.is_tensor(outputs):
@@ -238,7 +278,7 @@ class Deaf(Loop):
     """The loop of a copy of a module: nothing is counted and nothing is kept."""
 
     def __init__(self) -> None:
-        super().__setattr__("callbacks", [])
+        self.callbacks = []
 
     def log(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
         return
@@ -258,7 +298,11 @@ def package_of(module: Any) -> str:
 
 def loss_of(outputs: Any) -> Any:
     """Return the loss that ``training_step`` returned, by itself or in a dict."""
-    return outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if loss is None:
+        found = f"a dict without 'loss', only {listed('loss', outputs)}" if isinstance(outputs, Mapping) else "None"
+        raise TaskError(f"training_step() returned {found}: return the loss, a scalar tensor, or a dict with 'loss'")
+    return loss
 
 
 def _detached(outputs: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
+from inspect import Parameter
 from typing import Any
 
 from hopfleet.errors import TaskError
@@ -69,7 +71,11 @@ TRAINER: Mapping[str, str] = {
     "max_epochs": "give the number of epochs to the module as a value of the configuration",
     "max_steps": "give the number of steps to the module as a value of the configuration",
     "num_training_batches": "give the number of batches to the module as a value of the configuration",
+    "save_checkpoint": "every version that may be needed is saved; results.best.model() is the best",
     "should_stop": "give the experiment a stopping rule, e.g. stop=hop.Patience(...)",
+    "strategy.all_gather": "a trial trains on one device, so there is nothing to gather; use the values as they are",
+    "strategy.barrier": "a trial trains on one device, so there is no other process; do without it",
+    "train_dataloader": "the experiment makes the batches; give their number to the module in the configuration",
 }
 """Attributes of a Trainer that are asked for often, with the way to have the same here."""
 
@@ -89,8 +95,38 @@ def overrides(thing: object, method: str, name: str) -> bool:
     return getattr(type(thing), method, None) is not getattr(base_of(thing, name), method, None)
 
 
+def takes_number(module: object, step: str) -> bool:
+    """Whether a step takes the number of a batch beside the batch: Lightning lets modules leave it out."""
+    parameters = inspect.signature(getattr(module, step)).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    positional = sum(kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    return positional > 1 or Parameter.VAR_POSITIONAL in kinds
+
+
+def _check_step(module: object, step: str) -> None:
+    """Raise TaskError if a step wants more than a batch and its number."""
+    parameters = inspect.signature(getattr(module, step)).parameters.values()
+    name = type(module).__name__
+    if any(parameter.name == "dataloader_iter" for parameter in parameters):
+        raise TaskError(
+            f"{name}.{step}() takes dataloader_iter, which only a Trainer has: the experiment makes the batches; take "
+            "batch and batch_idx"
+        )
+    named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    wanted = [each.name for each in parameters if each.kind in named and each.default is Parameter.empty]
+    if len(wanted) > 2:
+        raise TaskError(
+            f"{name}.{step}() needs {wanted[2]}, but gets a batch and its number, since there is one set of data: give "
+            f"it a default, e.g. {wanted[2]}=0"
+        )
+
+
 def check_module(module: object) -> Any:
     """Return a module whose hooks Hopfleet can call. Raises TaskError for one that needs a Trainer."""
+    if isinstance(module, type):
+        raise TaskError(
+            f"build() returned the class {module.__name__}: return an object of it, e.g. {module.__name__}()"
+        )
     if base_of(module, "LightningModule") is None:
         raise TaskError(f"build() returned {type(module).__name__}: return a LightningModule")
     name = type(module).__name__
@@ -100,6 +136,9 @@ def check_module(module: object) -> Any:
     for hook, remedy in HOOKS.items():
         if overrides(module, hook, "LightningModule"):
             raise TaskError(f"{name} overrides {hook}(), which only a Trainer calls: {remedy}")
+    for step in ("training_step", "validation_step"):
+        if overrides(module, step, "LightningModule"):
+            _check_step(module, step)
     return module
 
 
@@ -107,6 +146,9 @@ def check_callbacks(callbacks: Iterable[object]) -> list[Any]:
     """Return callbacks whose hooks Hopfleet can call. Raises TaskError for one that needs a Trainer."""
     checked: list[Any] = []
     for callback in callbacks:
+        if isinstance(callback, type):
+            name = callback.__name__
+            raise TaskError(f"callbacks() returned the class {name}: return objects, e.g. [{name}()]")
         name = type(callback).__name__
         base = base_of(callback, "Callback")
         if base is None:

@@ -113,7 +113,7 @@ class LightningTask(TorchTask, ExampleTask):
         loop: Loop = model.trainer
         example = self.example(batch)
         number = loop.start_batch(example)
-        outputs = model.training_step(example, number)
+        outputs = loop.step("training_step", model, example, number)
         loop.note_batch(outputs, example, number, rows_of(batch))
         return outputs
 
@@ -138,6 +138,11 @@ class LightningFramework(TorchFramework):
         attach(module, None)
         return module
 
+    def explain(self, error: BaseException) -> None:
+        super().explain(error)
+        if hint := _hint(error):
+            error.__notes__ = [hint, *getattr(error, "__notes__", ())]
+
     def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
         if not all(session.model.automatic_optimization for session in sessions):
             raise IsolationError("their modules take their own steps (automatic_optimization is False)")
@@ -156,6 +161,16 @@ def attach(module: Any, loop: Loop | None) -> None:
                 part.log = loop.log
             else:
                 vars(part).pop("log", None)
+
+
+def _hint(error: BaseException) -> str:
+    """Return what to write instead of code that finds no logger, or columns by name; empty for other errors."""
+    name = getattr(error, "name", None) or ""
+    if isinstance(error, AttributeError) and error.obj is None and name.startswith(("experiment", "log_")):
+        return "self.logger is None: record values with self.log(), and pass trackers to the experiment as callbacks"
+    if isinstance(error, TypeError) and "tuple indices must be integers or slices, not str" in str(error):
+        return "steps get what example(self, batch) returns, by default x and y; override it to return the batch itself"
+    return ""
 
 
 def _listed(callbacks: Any) -> Sequence[Any]:

@@ -52,7 +52,7 @@ class SklearnTask(ExampleTask):
 
         Default: the columns ``x`` and ``y``; an estimator without targets needs no ``y``.
         """
-        return super().example({"y": None, **batch})
+        return super().example({"y": None, **batch} if "x" in batch else batch)
 
     def metrics(self, model: Estimator, batch: Batch) -> Mapping[str, float]:
         """Return the metrics of one batch of validation data; they are averaged over rows.

@@ -132,6 +132,22 @@ def clear_cublas_workspaces() -> None:
     torch._C._cuda_clearCublasWorkspaces()
 
 
+@contextlib.contextmanager
+def allocating_from(pool: tuple[int, int], device: torch.device) -> Iterator[None]:
+    """Allocate from the memory of CUDA graphs, in all threads; older releases of torch use other memory."""
+    begin = getattr(torch._C, "_cuda_beginAllocateToPool", None)
+    if begin is None:
+        yield
+        return
+    index = device.index or 0
+    begin(index, pool)
+    try:
+        yield
+    finally:
+        torch._C._cuda_endAllocateToPool(index, pool)
+        torch._C._cuda_releasePool(index, pool)
+
+
 def onednn_enabled() -> bool:
     return torch._C._get_mkldnn_enabled()
 
@@ -193,6 +209,44 @@ def cross_entropy_backward(
     grads = aten.nll_loss_backward(grad, logs, target, None, 0, ignore_index, unused)
     found: torch.Tensor = aten._log_softmax_backward_data(grads, logs, 1, logs.dtype)
     return found
+
+
+# ------------------------------------------------------------------------------------------------------------- norms
+
+
+def layer_norm(x: torch.Tensor, shape: Sequence[int], eps: float) -> tuple[torch.Tensor, ...]:
+    """Normalize the last dimensions; also return the means and the inverse deviations."""
+    return torch.ops.aten.native_layer_norm(x, shape, None, None, eps)  # type: ignore[no-any-return]
+
+
+def layer_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, means: torch.Tensor, scales: torch.Tensor, shape: Sequence[int]
+) -> torch.Tensor:
+    """Return the gradient of what ``layer_norm`` normalized."""
+    mask = [True, False, False]
+    found = torch.ops.aten.native_layer_norm_backward(grad, x, shape, means, scales, None, None, mask)
+    return found[0]  # type: ignore[no-any-return]
+
+
+def fuses_rms_norm(x: torch.Tensor) -> bool:
+    """Whether torch normalizes by the root mean square in one operation on the device of a tensor."""
+    return x.is_cuda and hasattr(torch.ops.aten, "_fused_rms_norm_backward")
+
+
+def rms_norm(
+    x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divide the last dimensions by their root mean square; also return the inverse roots."""
+    found = torch.ops.aten._fused_rms_norm(x, shape, weight, eps)
+    return found[0], found[1]
+
+
+def rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor | None, shape: Sequence[int]
+) -> torch.Tensor:
+    """Return the gradient of what ``rms_norm`` divided."""
+    found = torch.ops.aten._fused_rms_norm_backward(grad, x, shape, scales, weight, [True, False])
+    return found[0]  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------------------------------------------- the compiler

@@ -31,7 +31,10 @@ _NAMES = "iterating over a batch, as in x, y = batch, yields the names of its co
 _CONVERT = "convert columns to the types that the model and the loss expect, e.g. batch['x'].float(), batch['y'].long()"
 _DEVICE = "leave the device to Hopfleet, which moves the model and each batch; make new tensors with device=x.device"
 _CALL = "make the loss module once and call it then, as in torch.nn.CrossEntropyLoss()(outputs, labels)"
-_LAST = "the last batch of a partition has one row; leave it out with WorkerOptions(drop_last=True)"
+_LAST = (
+    "the last batch of a partition, or a member's share of it on a team, has one row; leave that batch out with "
+    "WorkerOptions(drop_last=True)"
+)
 _FLOAT = "convert to floats first, as in (predicted == y).float().mean()"
 _NO_RNG = "the rng of transform() is None in evaluation; return the batch without augmentation then"
 _BACKWARD = (

@@ -126,7 +126,9 @@ class Inputs:
         calls: list[Arguments] = []
 
         def note(_: object, args: tuple[Part, ...], kwargs: dict[str, Part]) -> None:
-            calls.append(Arguments(args, kwargs))
+            # Tensors that a task makes in torch.inference_mode() cannot be traced.
+            with torch.inference_mode(False):
+                calls.append(Arguments(*_compat.tree_map(_copied, (args, kwargs))))
 
         handle = model.register_forward_pre_hook(note, with_kwargs=True)
         try:
@@ -196,6 +198,10 @@ def _exported(model: torch.nn.Module, given: Inputs) -> torch.export.ExportedPro
             f"{type(model).__name__} cannot be exported ({describe(error)}); torch.export needs a forward() without "
             "branches on values; format='bundle' takes any model"
         ) from error
+
+
+def _copied(value: Part) -> Part:
+    return value.detach().clone() if torch.is_tensor(value) else value
 
 
 def _has_rows(value: Part, rows: int) -> bool:

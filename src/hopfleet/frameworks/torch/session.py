@@ -56,6 +56,18 @@ class Arranged:
         return dict(self._batch)
 
 
+class WriteStreams:
+    """The streams on which versions are fetched from devices: one each, since a stream keeps memory for itself."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, Any] = {}
+
+    def of(self, device: torch.device) -> Any:
+        if device not in self._streams:
+            self._streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        return self._streams[device]
+
+
 class TorchSession(Session):
     """A trial in PyTorch on one device."""
 
@@ -263,8 +275,8 @@ class TorchSession(Session):
         made.record(torch.cuda.current_stream(self.device))
 
         def write(path: Path) -> None:
-            # A stream of its own: writing must not wait for training, which continues on other streams.
-            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            # Another stream: writing must not wait for training, which continues on streams of its own.
+            stream = self.cache.part(WriteStreams).of(self.device)
             stream.wait_event(made)
             with torch.cuda.stream(stream):
                 self._write(path, rebuilt(), safetensors.write_at_once)

@@ -25,12 +25,12 @@ from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.task import TorchTask, at_hand
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part
-from hopfleet.frameworks.transformers import preferences
+from hopfleet.frameworks.transformers import loading, preferences
 from hopfleet.frameworks.transformers.settings import DEFAULTS, make_optimizer, make_schedule, settings
 
-_HUB = (
-    "the name is neither a local folder nor available from the hub: check the name and the network, or load a folder "
-    "that save_pretrained() wrote"
+_TOKENS = (
+    "a token in input_ids is not in the vocabulary of the model, or a text has more tokens than the model has "
+    "positions: use the tokenizer of the model (config.vocab_size), and set max_length (config.max_position_embeddings)"
 )
 
 
@@ -170,7 +170,12 @@ class TransformersTask(TorchTask):
     # --------------------------------------------------------------------------------------------------- for workers
 
     def parts(self, config: Config) -> Part:
-        model = self.build(config)
+        try:
+            model = self.build(config)
+        except (OSError, ValueError) as error:
+            if (found := loading.explained(error)) is None:
+                raise
+            raise found from error
         if not isinstance(model, torch.nn.Module) or not hasattr(_network(model), "can_generate"):
             raise TaskError(
                 f"build() returned {type(model).__name__}: return a model of transformers, e.g. "
@@ -200,6 +205,11 @@ class TransformersTask(TorchTask):
             )
         if isinstance(tokenizer, str | Path):
             tokenizer = self._loaded(str(tokenizer))
+        if isinstance(tokenizer, type):
+            raise TaskError(
+                f"tokenizer={tokenizer.__name__}: it is a class; give an object or a folder, e.g. "
+                f"{tokenizer.__name__}.from_pretrained(folder)"
+            )
         if getattr(tokenizer, "pad_token", "") is None:
             raise TaskError(
                 "the tokenizer has no token for padding: set one, e.g. tokenizer.pad_token = tokenizer.eos_token, "
@@ -212,13 +222,14 @@ class TransformersTask(TorchTask):
         known = Tokenizers() if live is None else live.cache.part(Tokenizers)
         if name not in known.loaded:
             try:
-                known.loaded[name] = AutoTokenizer.from_pretrained(name)
+                found = AutoTokenizer.from_pretrained(name)
             except (OSError, ValueError) as error:
-                reason = str(error).strip().splitlines()[0]
-                raise TaskError(
-                    f"tokenizer={name!r}: cannot be loaded ({reason}); give a folder that tokenizer.save_pretrained() "
-                    "wrote, or a name on the hub where there is a network"
-                ) from None
+                reason = f"{str(error).strip().splitlines()[0]}; give a folder that tokenizer.save_pretrained() wrote"
+                if not Path(name).is_dir():
+                    reason = loading.obstacle(name, error)
+                raise TaskError(f"tokenizer={name!r}: cannot be loaded: {reason}") from None
+            loading.check_tokenizer(found, name)
+            known.loaded[name] = found
         return known.loaded[name]
 
     def _pad_token(self) -> int:
@@ -236,8 +247,8 @@ class TransformersFramework(TorchFramework):
 
     def explain(self, error: BaseException) -> None:
         super().explain(error)
-        if isinstance(error, OSError) and "huggingface.co" in str(error):
-            error.__notes__ = [_HUB, *getattr(error, "__notes__", ())]
+        if isinstance(error, IndexError) and "index out of range in self" in str(error):
+            error.__notes__ = [_TOKENS, *getattr(error, "__notes__", ())]
 
     def export(self, config: Config, checkpoint: Path, path: Path) -> float:
         weights.write(path, self.model(config, checkpoint).state_dict())

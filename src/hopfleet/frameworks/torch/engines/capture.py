@@ -64,6 +64,7 @@ class Capture:
     footing: Hashable = None
     #: The number of captures that share its memory and were made before it; None for one with memory of its own.
     place: int | None = None
+    pool: Pool | None = None
 
     def attach(self) -> None:
         """Let the weights have the gradients that replays fill."""
@@ -101,7 +102,7 @@ def shared_pool(session: TorchSession, size: object) -> Pool | None:
     """Return the memory for captures of large models that train with batches of one ``size``; None for small models.
 
     A large model keeps the device busy by itself. So captured steps of large models are replayed one after another, in
-    the order in which they were captured, and use the same memory.
+    the order in which they were captured, and use the same memory. Evaluations have no size and use it, too.
     """
     if session.options.accumulate > 1:
         return None  # gradients stay in the memory of a capture while those of other members are replayed
@@ -142,6 +143,8 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     generator.set_state(member.random[backend.random_stream])
     values: dict[str, torch.Tensor] = {}
     graphs, pool = [], shared_pool(session, size)
+    if pool is not None:
+        backend.free_unused()  # the eager step before took as much memory as the capture
     for waiting in waits:
         if isinstance(member.work, Steps):
             member.work.waiting = waiting
@@ -149,7 +152,7 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     needed = [] if isinstance(member.work, Measures) or (whole and len(waits) == 1) else session.model.parameters()
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in needed if w.grad is not None]
     place = None if pool is None else next(pool.places)
-    return Capture(graphs, generator, values, inputs, whole, gradients, place=place)
+    return Capture(graphs, generator, values, inputs, whole, gradients, place=place, pool=pool)
 
 
 def _graph(
@@ -279,8 +282,9 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
     kept, member.random[stream] = member.draws, state
     member.draws = frozenset({stream})
     start_over(work)
-    for _ in range(steps):
-        member.do(lambda: found.append(work.take(dict(inputs))))
+    with contextlib.nullcontext() if capture.pool is None else capture.pool.lent():
+        for _ in range(steps):
+            member.do(lambda: found.append(work.take(dict(inputs))))
     member.draws = kept
     if isinstance(member.result, Exception):
         error, member.result = member.result, {}

@@ -62,6 +62,12 @@ class CaptureBackend(Protocol):
     def pool(self) -> PoolHandle:
         """Return memory that several graphs can use."""
 
+    def allocating_from(self, pool: PoolHandle, device: torch.device) -> Context:
+        """Return a context in which work that is not captured allocates from the memory of graphs."""
+
+    def free_unused(self) -> None:
+        """Give memory that was used by eager work, and is free now, back to the device."""
+
     def stream(self, device: torch.device) -> Stream:
         """Return a new stream."""
 
@@ -109,6 +115,12 @@ class CudaBackend:
 
     def pool(self) -> PoolHandle:
         return torch.cuda.graph_pool_handle()
+
+    def allocating_from(self, pool: PoolHandle, device: torch.device) -> Context:
+        return _compat.allocating_from(pool, device)
+
+    def free_unused(self) -> None:
+        torch.cuda.empty_cache()
 
     def stream(self, device: torch.device) -> Stream:
         return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -163,6 +175,18 @@ class Pool:
             torch.zeros(1, device=device)
             self._keeper.capture_end()
 
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let eager steps, none of whose tensors outlasts the next replay, use the memory of the captures."""
+        here, stream = self._backend.current_stream(), self.stream
+        stream.wait_stream(here)
+        try:
+            with self._backend.on_stream(stream), self._backend.allocating_from(self.handle, self._device):
+                yield
+        finally:
+            here.wait_stream(stream)
+            self._backend.clear_workspaces()  # cuBLAS has taken one from the memory of the captures
+
     def failed(self) -> None:
         """Use another stream: one on which a capture has failed is of no further use."""
         self.stream = self._backend.stream(self._device)
@@ -180,13 +204,20 @@ class GraphCache:
         #: The tensors that captured steps read their batch from, by batch size, device, names, shapes and types.
         self.inputs: dict[Hashable, Batch] = {}
         self._streams: dict[torch.device, list[Stream]] = {}
-        self._pools: dict[object, Pool] = {}
+        self._pools: dict[torch.device, dict[object, Pool]] = {}
 
     def pool(self, key: object, device: torch.device) -> Pool:
-        """Return the memory of captures with a key on a device; the same each time."""
-        if (key, device) not in self._pools:
-            self._pools[key, device] = Pool(self.backend, device)
-        return self._pools[key, device]
+        """Return the memory of captures with a key on a device; the same each time.
+
+        Captures with different keys may run at the same time. Those without a key, evaluations, never run while others
+        do, and use the memory of others.
+        """
+        pools = self._pools.setdefault(device, {})
+        if key is None and pools:
+            return next(iter(pools.values()))
+        if key not in pools:
+            pools[key] = pools.pop(None) if None in pools else Pool(self.backend, device)
+        return pools[key]
 
     def streams(self, device: torch.device) -> list[Stream]:
         """Return the streams on which captured steps run; the same ones each time."""

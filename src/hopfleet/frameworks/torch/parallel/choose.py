@@ -66,7 +66,10 @@ def team_shape(name: str, devices: int = 0) -> TeamShape:
         return SINGLE
     strategy = find(name)()
     if devices and devices < strategy.fewest:
-        raise UsageError(f"parallelism='{name}:{devices}': {name!r} needs at least {strategy.fewest} devices")
+        raise UsageError(
+            f"parallelism='{name}:{devices}': {name!r} needs at least {strategy.fewest} devices, as in "
+            f"'{name}:{strategy.fewest}'"
+        )
     if strategy.most and devices > strategy.most:
         raise UsageError(f"parallelism='{name}:{devices}': {name!r} uses {strategy.most} device(s) at most")
     return TeamShape(name, strategy.most if strategy.most == strategy.fewest else devices)

@@ -27,6 +27,7 @@ from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-de
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.frameworks.torch.parallel import wire
+from hopfleet.support import meeting
 from hopfleet.support.user_code import describe_with_place, format_traceback
 
 MEETING_TIMEOUT = datetime.timedelta(minutes=5)
@@ -40,6 +41,9 @@ REPORT_SECONDS = 30.0
 
 GET_ADDRESS = 0x8915
 """The system call of Linux that tells the address of a network interface."""
+
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""The variable that names the network interface of gloo; several have commas between them."""
 
 GROUP_WORDS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "process group")
 """Words in the messages of collective operations that fail because another member is gone."""
@@ -94,25 +98,29 @@ class TorchTeam(Team):
 
     def _meet_on_network(self) -> Store:
         """Meet the other members at a port that the first one opens, on the address of the team alone."""
-        listener = socket.create_server((self.address, 0)) if self.rank == 0 else None
+        listener = meeting.listen(self.address) if self.rank == 0 else None
         host, port = wire.receive(self.links[0]) if listener is None else listener.getsockname()[:2]
         for link in self.links if listener is not None else ():
             wire.send(link, (host, port))
-        return TCPStore(
-            host,
-            port,
-            self.size,
-            is_master=listener is not None,
-            master_listen_fd=None if listener is None else listener.detach(),
-            timeout=MEETING_TIMEOUT,
-            wait_for_workers=False,
-        )
+        try:
+            return TCPStore(
+                host,
+                port,
+                self.size,
+                is_master=listener is not None,
+                master_listen_fd=None if listener is None else listener.detach(),
+                timeout=MEETING_TIMEOUT,
+                wait_for_workers=False,
+            )
+        except distributed.DistError as error:
+            raise MemberLost(meeting.unreachable(host, port)) from error
 
     def _join(self, store: Store) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if backend == "gloo":
             if interface := interface_of(self.address) if self.address else _loopback():
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+                os.environ.setdefault(INTERFACE, interface)
+            _check_interface(os.environ.get(INTERFACE, ""))
         elif not distributed.is_nccl_available():
             raise TaskError(
                 "teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu', or parallelism='single'"
@@ -240,6 +248,16 @@ def interface_of(address: str) -> str:
                 if socket.inet_ntoa(found[20:24]) == address:
                     return name
     return ""
+
+
+def _check_interface(names: str) -> None:
+    """Raise TaskError if the user named a network interface that this machine does not have."""
+    there = [name for _, name in socket.if_nameindex()]
+    if missing := [name for name in names.split(",") if name and name not in there]:
+        raise TaskError(
+            f"{INTERFACE}={names!r}: this machine has no network interface {missing[0]!r}, over which the members of a "
+            f"team would meet; it has {', '.join(there)}: name one of these, or unset {INTERFACE}"
+        )
 
 
 def _loopback() -> str:

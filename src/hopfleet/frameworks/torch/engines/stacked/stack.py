@@ -6,6 +6,7 @@ and members that stay together keep their tables.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
@@ -264,7 +265,10 @@ class StackCapture:
         self._backend = backend = backend_of(stack.sessions[0])
         self._generator = backend.generator(device)
         self._generator.set_state(random)
-        pool = shared_pool(stack.sessions[0], "stacked")
+        # Stacks with batches of other sizes step at the same time.
+        self._pool = pool = shared_pool(stack.sessions[0], ("stack", dict.get(stack.sessions[0].config, "batch_size")))
+        if pool is not None:
+            backend.free_unused()  # the eager step before took as much memory as the capture
         self._graph, stream = backend.graph(), backend.stream(device) if pool is None else pool.stream
         stream.wait_stream(backend.current_stream())
         with (
@@ -301,6 +305,7 @@ class StackCapture:
                 table.copy_(value)
             self._backend.set_random_state(random, self._losses.device)
             if again:
-                eager = [stack.step(dict(self._inputs)), *(table.clone() for table in stack.tables())]
+                with contextlib.nullcontext() if self._pool is None else self._pool.lent():
+                    eager = [stack.step(dict(self._inputs)), *(table.clone() for table in stack.tables())]
         if not all(alike(a, b, stack.compiles) for a, b in zip(replayed, eager, strict=True)):
             raise ValueError("a replayed step differs from the step")
