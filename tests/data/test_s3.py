@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,39 @@ def test_what_is_missing_is_named(bucket: str) -> None:
     s3fs.S3FileSystem().rm("data/set/part-00001.arrow")
     with pytest.raises(DataError, match=r"s3://data/set/part-00001.arrow: is missing"):
         hop.open_dataset(f"{bucket}/set").probe()
+
+
+def test_objects_that_rows_name(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import s3fs
+
+    class Spec(hop.ETLSpec):
+        is_feature_download = ("object",)
+
+        def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> Any:
+            return np.frombuffer((Path(object_dir) / row["object"]).read_bytes(), np.uint8), 0
+
+    monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
+    store, asked, request = s3fs.S3FileSystem(), list[str](), s3fs.S3FileSystem._call_s3
+    store.pipe({f"data/{number}.bin": bytes([number] * 3) for number in range(4)})
+
+    async def counted(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        asked.append(method)
+        return await request(self, method, *arguments, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
+    source = {"object": [f"{bucket}/{number}.bin" for number in range(4)]}
+    made = hop.prepare(source, tmp_path / "set", Spec(), partitions=1)
+    assert [row.tolist() for batch in made.batches(0, batch_size=4) for row in batch["x"]] == [
+        [n] * 3 for n in range(4)
+    ]
+    assert asked == ["get_object"] * 4
+    source["object"][1:3] = [f"{bucket}/absent.bin", f"{bucket}/[0].bin"]
+    with pytest.raises(
+        DataError,
+        match=r"the source, row 2: s3://data/absent\.bin: no such object; "
+        r"upload it, or correct the row; hop\.prepare\(on_error='skip'\) leaves out",
+    ):
+        hop.prepare(source, tmp_path / "other", Spec(), partitions=1)
 
 
 def test_without_credentials(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_other_frameworks_say_that_they_have_none(tmp_path: Path, monkeypatch: p
         backend="inline",
     ).fit(quiet=True)  # fmt: skip
     for weights in ("greedy", "uniform"):
-        with pytest.raises(TaskError, match="this framework does not support them"):
+        with pytest.raises(TaskError, match="need a task of PyTorch"):
             hop.Ensemble(found, weights=weights)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import hopfleet as hop
@@ -161,11 +162,35 @@ class TestPredictions:
             results.best.predict(data, to="made.xlsx")
         with pytest.raises(UsageError, match="to=7: must be a file, a folder"):
             results.best.predict(data, to=7)
-        with pytest.raises(UsageError, match="exists already"):
+        with pytest.raises(UsageError, match="exists already and is no folder of predictions that Hopfleet wrote"):
             results.best.predict(data, to=tmp_path)
         other = type("DataFrame", (), {"__module__": "polars.dataframe"})
         with pytest.raises(UsageError, match="or None for a table"):
             results.best.predict(data, to=other)
+
+    def test_are_written_to_the_same_folder_again(self, results: hop.Results, tmp_path: Path) -> None:
+        out = tmp_path / "out" / "made"
+        for parts, rows in ((2, [2.0, 4.0]), (1, [6.0]), (1, [6.0])):
+            data = hop.partition({"x": rows}, tmp_path / "new", partitions=parts, overwrite=True)
+            assert results.best.predict(data, to=out) == len(rows)
+            assert pq.read_table(out)["doubled"].to_pylist() == [2 * row for row in rows]
+            assert len(list(out.iterdir())) == parts
+        assert sorted(path.name for path in out.parent.iterdir()) == [".made.written", "made"]
+        (out / "part-00000.parquet").write_text("by hand")
+        with pytest.raises(UsageError, match=r"made': exists already and has the file part-00000\.parquet, which has"):
+            results.best.predict(data, to=out)
+        assert (out / "part-00000.parquet").read_text() == "by hand"
+
+    def test_in_a_folder_have_no_other_files(self, results: hop.Results, tmp_path: Path) -> None:
+        class Littering(MeanTask):
+            def predict(self, model: Any, batch: Any) -> Any:
+                (space,) = tmp_path.glob(".made.inference/*-1")
+                (space / ".part-00000.parquet.7").write_text("of a worker that was killed")
+                return batch["x"]
+
+        data = hop.partition({"x": [1.0]}, tmp_path / "new", partitions=1)
+        results.best.predict(data, to=tmp_path / "made", task=Littering())
+        assert [path.name for path in (tmp_path / "made").iterdir()] == ["part-00000.parquet"]
 
     def test_that_fail_name_the_columns_that_differ(self, results: hop.Results, tmp_path: Path) -> None:
         other = hop.partition({"x": np.array([[1], [2]], "f4"), "z": [1, 2]}, tmp_path / "other", partitions=1)
@@ -177,10 +202,21 @@ class TestPredictions:
                 return batch["x"]
 
         for wanted in (None, iter):
-            with pytest.raises(TaskError, match=r"differ from those of training: x is float32\[1\], not float32$"):
+            with pytest.raises(TaskError, match=r"^the rows differ from .*: x is float32\[1\], not float32; rename"):
                 list(results.best.predict(other, task=Strict(), to=wanted))
-            with pytest.raises(TaskError, match=r"KeyError: 'x'[^$]*: x is missing$"):
+            with pytest.raises(DataError, match=r"lacking: lacks the columns x of .*; it has z; rename the columns"):
                 list(results.best.predict(lacking, task=Strict(), to=wanted))
+            with pytest.raises(DataError, match=r"^data: lacks the columns x"):
+                open_data({"z": [1, 2]}, ["x"], None, tmp_path / "table", labelled=False)
+
+    def test_need_no_labels(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
+        rows = hop.partition({"x": [1.0, 2.0], "y": [0, 1]}, tmp_path / "rows", partitions=1)
+        options: dict[str, Any] = {"space": {"number": 1}, "search": hop.Grid(max_epochs=1), "batch_size": 2}
+        found = hop.Experiment(MeanTask(), train=rows, valid=rows, backend="inline", **options).fit(quiet=True)
+        assert found.best.predict({"x": [3.0]}).column("doubled").to_pylist() == [6.0]
+        with pytest.raises(TaskError, match=r"(?s)^the rows differ from .*: x is missing; rename.*KeyError: 'x'"):
+            found.best.predict({"y": [1]})
 
     def test_go_where_they_are_wanted(self, results: hop.Results, tmp_path: Path) -> None:
         pandas = pytest.importorskip("pandas")

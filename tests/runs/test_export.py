@@ -47,6 +47,12 @@ class Predicting(Line):
             return SCALE * model(torch.as_tensor(batch["x"]))
 
 
+class Inferring(Line):
+    def predict(self, model: Any, batch: Any) -> Any:
+        with torch.inference_mode():
+            return model(torch.as_tensor(batch["x"]) + 0)
+
+
 class Wild(Predicting):
     """Its predictions differ each time."""
 
@@ -84,7 +90,7 @@ def test_weights_load_elsewhere(home: Path) -> None:
     assert str(made) == f"{home / 'weights'}: torch, largest deviation 0"
 
 
-@pytest.mark.parametrize("task", [Line(), Predicting()], ids=["metrics", "predict"])
+@pytest.mark.parametrize("task", [Line(), Predicting(), Inferring()], ids=["metrics", "predict", "inference mode"])
 def test_a_program_takes_any_number_of_rows(home: Path, task: Line) -> None:
     best = trained(task, home).best
     made = best.export(home / "model.pt2", format="torch.export")
@@ -271,10 +277,48 @@ def test_what_cannot_be_exported_is_said(home: Path) -> None:
         best.export(home / "model", format="h5")
     with pytest.raises(TaskError, match=r"Line has no predict\(model, batch\): define it"):
         best.export(home / "bundle", format="bundle")
-    with pytest.raises(UsageError, match=r"data: exists already; remove it"):
+    with pytest.raises(UsageError, match=r"data: exists already and is no bundle; remove it"):
         best.export(home / "data", format="bundle")
     with pytest.raises(UsageError, match=r"make the folder .*none first"):
         best.export(home / "none" / "bundle", Predicting(), format="bundle")
+
+
+def test_a_bundle_is_exported_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, path = trained(Predicting(), home), home / "bundle"
+    path.mkdir()
+    path.chmod(0o775)
+    results["t0001"].export(path, format="bundle")
+    assert path.stat().st_mode & 0o777 == 0o755
+    first = hop.load_bundle(path)
+    results["t0001"].export(path, format="bundle")
+    assert first.predict(ROWS).to_pydict() == results["t0001"].predict(ROWS).to_pydict()
+    late = hop.load_bundle(path)
+    results["t0002"].export(path, format="bundle")
+    again = hop.load_bundle(path)
+    assert again.predict(ROWS).to_pydict() == results["t0002"].predict(ROWS).to_pydict()
+    assert (
+        first.predict(ROWS).to_pydict() == results["t0001"].predict(ROWS).to_pydict() != again.predict(ROWS).to_pydict()
+    )
+    with pytest.raises(UsageError, match=r"bundle: was exported again after this bundle was loaded; load it again"):
+        late.predict(ROWS)
+    for count in (2, 1):
+        assert again.predict({"x": ROWS["x"][:count]}, to=home / "made") == count
+    assert sorted(each.name for each in home.iterdir()) == [".made.written", "bundle", "data", "home", "made"]
+
+    def refused(why: str) -> None:
+        with pytest.raises(UsageError, match=rf"bundle: exists already and {why}.*; remove it, or give the name"):
+            results["t0001"].export(path, format="bundle")
+
+    card = (path / "README.md").read_text()
+    (path / "README.md").write_text(card + "My own words.")
+    refused(r"has the file README\.md, which has changed since")
+    (path / "README.md").write_text(card)
+    (path / "code" / "notes.txt").touch()
+    refused(r"has the file code/notes\.txt, which Hopfleet did not write")
+    (path / "code" / "notes.txt").unlink()
+    (home / "home" / "seal.key").unlink()
+    refused("is no bundle that you exported here")
+    assert sorted(each.name for each in home.iterdir()) == [".made.written", "bundle", "data", "home", "made"]
 
 
 class Counted(CountingTask):

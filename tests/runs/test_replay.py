@@ -77,9 +77,8 @@ def messages(name: str) -> list[Message]:
 @pytest.mark.parametrize(
     ("backend", "workers"),
     [
-        ("inline", 1),
         ("local", 2),
-        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("inline", 2), ("local", 1))),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("inline", 1), ("inline", 2), ("local", 1))),
     ],
 )
 def test_the_same_bits_on_any_workers(own_home: Path, backend: str, workers: int) -> None:
@@ -106,6 +105,7 @@ def test_trials_by_name() -> None:
         replay("first", trials=["t0009"], backend="inline")
 
 
+@pytest.mark.slow
 def test_a_killed_and_resumed_experiment(own_home: Path) -> None:
     for after in (60, 150):
         run_and_signal(own_home, ["local", "2"], after, signal.SIGKILL)
@@ -113,9 +113,8 @@ def test_a_killed_and_resumed_experiment(own_home: Path) -> None:
     Versions(own_home / "killed" / "checkpoints").release()
     killable("local", 2).fit(quiet=True)
     assert any(isinstance(message, TrialRolledBack) for message in messages("killed"))
-    for backend, workers in (("inline", 1), ("local", 2)):
-        found = replay("killed", backend=backend, workers=workers)
-        assert set(verdicts(found).values()) == {"equal"} and len(found.trials) == 6
+    found = replay("killed", backend="local", workers=2)
+    assert set(verdicts(found).values()) == {"equal"} and len(found.trials) == 6
     assert hop.load("killed").verify().faults == []
 
 
@@ -146,6 +145,7 @@ def test_an_interrupted_experiment_is_replayed_as_far_as_it_got(monkeypatch: pyt
     assert verdicts(replay("first", backend="inline")) == dict.fromkeys(("t0001", "t0002", "t0003"), "equal")
 
 
+@pytest.mark.slow
 def test_clones_start_with_their_parents_model(tmp_path: Path) -> None:
     space = {
         "optimizer": hop.grid_search(["sgd", "adam"]),

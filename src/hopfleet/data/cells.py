@@ -216,6 +216,16 @@ class Builder:
         self._offsets = np.zeros(rows + 1, np.int64)
         self._shapes = np.empty((rows, len(column.shape)), np.int64) if column.kind is Kind.VARIABLE else None
 
+    def take(self, cells: Cells, rows: Array) -> None:
+        """Append some rows of other cells."""
+        if self._column.kind is not Kind.FIXED:
+            self.append(cells.take(rows))
+            return
+        assert isinstance(cells, FixedCells)
+        start, self._filled = self._filled, self._filled + len(rows)
+        # Rows are within bounds; with the mode "raise", numpy would copy them once more.
+        np.take(cells.array, rows, axis=0, out=self._array[start : self._filled], mode="clip")
+
     def append(self, cells: Cells) -> None:
         start, self._filled = self._filled, self._filled + len(cells)
         if self._column.kind is Kind.FIXED:

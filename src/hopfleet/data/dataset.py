@@ -34,6 +34,8 @@ Transform = Callable[[Batch, np.random.Generator], Batch]
 
 #: Bytes of a block of rows that is gathered at once: large enough to make tiny batches cheap, small enough for caches.
 BLOCK_BYTES = 4 << 20
+#: Rows whose numbers fit into 32 bits.
+INT32_ROWS = 1 << 31
 #: Number of mapped files kept open; each holds a file descriptor.
 MAPPINGS = 64
 
@@ -151,9 +153,15 @@ class Dataset:
 
     def order(self, partition: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """Return the row order of a unit, which depends only on seed, epoch and partition."""
-        partition = self._index(partition)
+        return self._order(self._index(partition), seed, epoch).astype(np.int64, copy=False)
+
+    def _order(self, partition: int, seed: int, epoch: int) -> npt.NDArray[Any]:
+        """Return the order with four bytes a row where they suffice: each worker holds one while it trains."""
+        rows = self.partition_rows[partition]
         random = np.random.Generator(np.random.PCG64(derive(seed, "order", epoch, partition)))
-        return random.permutation(self.partition_rows[partition])
+        order: npt.NDArray[Any] = np.arange(rows, dtype=np.int32 if rows <= INT32_ROWS else np.int64)
+        random.shuffle(order)  # the swaps depend on the number of rows alone, as those of random.permutation
+        return order
 
     def batches(
         self,
@@ -222,7 +230,7 @@ class Dataset:
             # Slices are writable views, so each pass needs a mapping of its own: the next pass must not see writes.
             cells, order = self._open(partition), None
         else:
-            cells, order = self._map(partition), self.order(partition, seed=seed, epoch=epoch)
+            cells, order = self._map(partition), self._order(partition, seed, epoch)
         row_bytes = max(1, sum(_row_bytes(column, rows) for column in cells.values()))
         block_rows = batch_size * max(1, BLOCK_BYTES // (row_bytes * batch_size))
         for start in range(0, end, block_rows):
@@ -234,6 +242,7 @@ class Dataset:
                 block = {name: column.take(order[start:stop]).values() for name, column in cells.items()}
             for first in range(0, stop - start, batch_size):
                 yield {name: values[first : first + batch_size] for name, values in block.items()}
+            block.clear()  # before the next is gathered, so that only batches in use keep its memory
 
     def _index(self, partition: int) -> int:
         index = operator.index(partition)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -34,6 +35,7 @@ from hopfleet.runs.card import model_card
 from hopfleet.runs.evaluation import naming_differences, open_data
 from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
 from hopfleet.runs.prediction import check_target, collected, predictions
+from hopfleet.runs.replacing import check_place, difference, put_in_place
 from hopfleet.runs.results import Results
 from hopfleet.runs.sealing import is_sealed, seal
 from hopfleet.runs.verify import find_data
@@ -75,6 +77,7 @@ class Bundle:
     @functools.cached_property
     def model(self) -> Any:
         """The model on the CPU, ready to predict."""
+        self._check_same()
         framework, members = self._task.framework, self.content["models"]
         with framework.applied(self.content["settings"]):
             models = [
@@ -94,6 +97,8 @@ class Bundle:
         bundle, if it has one. ``to`` is as in ``trial.predict``.
         """
         path, model = check_target(to), self.model
+        if self.has_recipe:
+            self._check_same()
         recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
         with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
             data = open_data(rows, self.content["columns"], recipe, Path(folder) / "data", labelled=False)
@@ -108,6 +113,13 @@ class Bundle:
     def has_recipe(self) -> bool:
         """Whether raw rows pass through a recipe."""
         return (self.folder / RECIPE).is_file()
+
+    def _check_same(self) -> None:
+        """Raise UsageError if the folder holds another bundle by now, whose files do not belong to this task."""
+        if read_json(self.folder / FILE) != self.content:
+            raise UsageError(
+                f"{self.folder}: was exported again after this bundle was loaded; load it again with hop.load_bundle"
+            )
 
     def __repr__(self) -> str:
         trials = ", ".join(self.metrics)
@@ -182,8 +194,7 @@ def _check_trust(folder: Path, trust: bool | str) -> None:
 
 def write_bundle(results: Results, members: Mapping[str, float], path: Path, task: Task, *, logits: bool) -> float:
     """Write a bundle, load it again, and return the largest deviation of its predictions; it is complete or absent."""
-    if path.exists() or path.is_symlink():
-        raise UsageError(f"{path}: exists already; remove it, or give the name of a new folder")
+    check_place(path, str(path), _objection)
     batch = find_data(results.folder, "train").head(EXAMPLES)
     wanted = predicted(task, joined_model(results, members, task, logits=logits), batch)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -195,11 +206,24 @@ def write_bundle(results: Results, members: Mapping[str, float], path: Path, tas
         check_deviation(path, found)
         _describe(beside, {**content, "deviation": found})
         sync(beside)
-        beside.rename(path)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+        check_place(path, str(path), _objection)
+        put_in_place(beside, path, 0o755)  # code that others can write is not run
+        sync(path.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)  # what failed, or the bundle that was replaced
     return found
+
+
+def _objection(folder: Path) -> str:
+    """Return why a folder may not be replaced; nothing if it is a bundle as this user exported it."""
+    try:
+        description = (folder / FILE).read_bytes()
+        if not is_sealed(description, (folder / SEAL).read_text(errors="replace")):
+            return "is no bundle that you exported here, or its description has changed since"
+        content = json.loads(description)
+    except (OSError, ValueError, RecursionError):
+        return "is no bundle"
+    return difference(folder, {**content["files"], CARD: content.get("card", "")}, besides=(FILE, SEAL))
 
 
 def _fill(folder: Path, results: Results, members: Mapping[str, float], task: Task, logits: bool) -> dict[str, Any]:
@@ -276,10 +300,12 @@ def _describe(folder: Path, content: dict[str, Any]) -> None:
     """Write the model card and the description, with a digest of every other file."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = {name: digest(folder / name) for name in names if name not in (FILE, SEAL, CARD)}
-    text = json.dumps({**content, "files": files}, indent=2, default=str) + "\n"
+    card = model_card(content)
+    number = hashlib.sha256(card.encode()).hexdigest()
+    text = json.dumps({**content, "files": files, "card": number}, indent=2, default=str) + "\n"
     write_text(folder / FILE, text, durable=True)
     write_text(folder / SEAL, seal(text.encode()) + "\n", durable=True)
-    write_text(folder / CARD, model_card(content), durable=True)
+    write_text(folder / CARD, card, durable=True)
 
 
 def deviation(wanted: pa.RecordBatch, found: pa.RecordBatch) -> float:

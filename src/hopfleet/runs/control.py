@@ -23,8 +23,8 @@ from hopfleet.domain.messages import RequestAnswered
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
-from hopfleet.monitor.history import TrialHistory
-from hopfleet.runs.results import Results
+from hopfleet.monitor.history import History, TrialHistory
+from hopfleet.runs.state import read_history
 from hopfleet.store.base import JournalStore, Request
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.local import open_journal
@@ -148,7 +148,7 @@ class Control(Signposted):
         if not running or not _is_json(given):
             check_arguments(request, given, spaces.recalled(self.folder.definition()["space"]))
         if not running:
-            CHECKS.get(request, _unchecked)(Results(self.folder), given)
+            CHECKS.get(request, _unchecked)(read_history(self.folder), given)
         with self._journal() as journal:
             number = journal.requests.ask(self.who, request, given)
             answer = self._answer(journal, number)
@@ -181,34 +181,34 @@ class Control(Signposted):
 # ------------------------------------------------------------------- checks of requests while nothing is running
 
 
-def _known(results: Results, trial: str) -> TrialHistory:
-    if trial not in results.history.trials:
+def _known(history: History, trial: str) -> TrialHistory:
+    if trial not in history.trials:
         raise UsageError(f"trial {trial!r}: no such trial; hopfleet show lists all trials")
-    return results.history.trials[trial]
+    return history.trials[trial]
 
 
-def _unchecked(results: Results, given: Mapping[str, Any]) -> None:
+def _unchecked(history: History, given: Mapping[str, Any]) -> None:
     """Accept the request; the next run checks it."""
 
 
-def _check_trial(results: Results, given: Mapping[str, Any]) -> None:
-    _known(results, given["trial"])
+def _check_trial(history: History, given: Mapping[str, Any]) -> None:
+    _known(history, given["trial"])
 
 
-def _check_live(results: Results, given: Mapping[str, Any]) -> None:
-    trial = _known(results, given["trial"])
+def _check_live(history: History, given: Mapping[str, Any]) -> None:
+    trial = _known(history, given["trial"])
     if trial.state.ended:
         raise UsageError(f"{trial.id} is {trial.state.value}: a trial that has ended cannot be stopped or prioritised")
 
 
-def _check_prioritise(results: Results, given: Mapping[str, Any]) -> None:
-    _check_live(results, given)
-    if _known(results, given["trial"]).state is TrialState.PAUSED:
+def _check_prioritise(history: History, given: Mapping[str, Any]) -> None:
+    _check_live(history, given)
+    if _known(history, given["trial"]).state is TrialState.PAUSED:
         raise UsageError(f"{given['trial']} is paused: a trial that does not train cannot be prioritised; resume it")
 
 
-def _check_resume(results: Results, given: Mapping[str, Any]) -> None:
-    trial = _known(results, given["trial"])
+def _check_resume(history: History, given: Mapping[str, Any]) -> None:
+    trial = _known(history, given["trial"])
     if trial.state is TrialState.FAILED:
         raise UsageError(f"{trial.id} failed and would fail again; clone it with another configuration")
     until = given.get("epochs")
@@ -223,8 +223,8 @@ def _check_resume(results: Results, given: Mapping[str, Any]) -> None:
         )
 
 
-def _check_clone(results: Results, given: Mapping[str, Any]) -> None:
-    trial = _known(results, given["trial"])
+def _check_clone(history: History, given: Mapping[str, Any]) -> None:
+    trial = _known(history, given["trial"])
     spaces.changed(trial.config, given["changes"])
     if given["warm"] and not trial.saved:
         raise UsageError(
@@ -237,16 +237,16 @@ def _check_clone(results: Results, given: Mapping[str, Any]) -> None:
         )
 
 
-def _check_extend(results: Results, given: Mapping[str, Any]) -> None:
+def _check_extend(history: History, given: Mapping[str, Any]) -> None:
     if not (given["trials"] or given["epochs"] or given["space"]):
         raise UsageError("extend: nothing to add; give trials, epochs or dimensions")
 
 
-def _check_running(results: Results, given: Mapping[str, Any]) -> None:
-    raise UsageError(f"{results.name} is not running, so there is nothing to pause or continue")
+def _check_running(history: History, given: Mapping[str, Any]) -> None:
+    raise UsageError(f"{history.name} is not running, so there is nothing to pause or continue")
 
 
-CHECKS: Mapping[str, Callable[[Results, Mapping[str, Any]], None]] = {
+CHECKS: Mapping[str, Callable[[History, Mapping[str, Any]], None]] = {
     "clone": _check_clone,
     "delete": _check_trial,
     "extend": _check_extend,

@@ -50,7 +50,10 @@ class Ensemble:
         self.logits = logits
         self._task = results.find_task(task)
         if type(self._task.framework).ensemble is Framework.ensemble:
-            raise TaskError("ensembles: this framework does not support them; results.best is the best single model")
+            raise TaskError(
+                "ensembles: need a task of PyTorch, Lightning or Transformers; results.best is the best single "
+                "model, and the predictions of several trials can be averaged"
+            )
         ranked = [trial.id for trial in results.history.leaderboard() if trial.best is not None]
         names = ranked[: at_least_one("top", top)] or [results.best.id]
         #: The weight of each trial, the best trial first; weights add up to 1.

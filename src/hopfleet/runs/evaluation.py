@@ -30,6 +30,9 @@ from hopfleet.support import clock
 from hopfleet.support.files import write_text
 from hopfleet.worker.inference import InferenceTask
 
+REMEDY = "rename the columns, or make them as those of the training data were made"
+"""What to do about rows with other columns than the training data."""
+
 ENSEMBLE = "ensemble"
 """The name under which the metrics of an ensemble are recorded."""
 
@@ -115,17 +118,19 @@ def open_data(
     *,
     labelled: bool = True,
 ) -> Dataset:
-    """Return data as a data set with the columns of the training data; unless ``labelled``, some may be absent.
+    """Return data as a data set with the columns of the training data; unless ``labelled``, labels may be absent.
 
     Raw files pass through the recipe that prepared the training data; other sources are partitioned as they are. Both
     keep the order of their rows, and are written to ``folder``.
     """
     found = _opened(data, recipe, folder, labelled)
-    missing = [name for name in columns if name not in found.columns and labelled]
-    if missing:
+    wanted = list(columns)
+    missing = [name for name in wanted if name not in found.columns]
+    if missing and (labelled or missing == wanted):
+        where = found.url if isinstance(data, str | os.PathLike | Dataset) else "data"
         raise DataError(
-            f"{found.url}: lacks the columns {', '.join(missing)} of the training data; it has "
-            f"{', '.join(found.columns)}"
+            f"{where}: lacks the columns {', '.join(missing)} of the training data; it has "
+            f"{', '.join(found.columns)}; {REMEDY}"
         )
     return found
 
@@ -147,7 +152,7 @@ def naming_differences(data: Dataset, columns: Mapping[str, object]) -> Iterator
         ]
         if not other:
             raise
-        raise TaskError(f"{error}\n\nThe rows differ from those of training: {'; '.join(other)}") from error
+        raise TaskError(f"the rows differ from those of training: {'; '.join(other)}; {REMEDY}\n\n{error}") from error
 
 
 def recipe_of(train: Dataset) -> Callable[[], Prepared] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from hopfleet.runs.evaluation import naming_differences, open_data, recipe_of
 from hopfleet.runs.exporting import joined_model
 from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
 from hopfleet.runs.place import Place
+from hopfleet.runs.replacing import check_predictions, put_predictions
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.worker.inference import InferenceTask, Output, predicted, stored, write
@@ -38,8 +38,8 @@ def check_target(to: Any) -> Path | None:
             f"to={os.fspath(to)!r}: must end in {', '.join(ENDINGS)}, which tells the format, or be a folder, whose "
             "name has no ending"
         )
-    if not path.suffix and path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"to={os.fspath(to)!r}: exists already; remove it, or give the name of a new folder")
+    if not path.suffix:
+        check_predictions(path, f"to={os.fspath(to)!r}")
     return path
 
 
@@ -96,9 +96,10 @@ def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
         return table if to is None else table.to_pandas()
     if path.suffix:
         return write(made, path)
-    if path.exists():
-        path.rmdir()
-    shutil.move(output.folder, path)
+    wanted = {output.file(part) for part in range(len(data))}
+    for other in set(output.folder.iterdir()) - wanted:  # of a worker that was killed while it wrote
+        other.unlink()
+    put_predictions(output.folder, path, f"to={os.fspath(to)!r}")
     return data.rows
 
 
@@ -114,9 +115,15 @@ def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any
     if path is None:
         table = pa.Table.from_batches(made)
         return iter(table.to_batches()) if to is iter else table.to_pandas() if _is_frame(to) else table
-    file = path if path.suffix else path / "part-00000.parquet"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return write(made, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix:
+        return write(made, path)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as space:
+        output = Output(Path(space) / "output", ".parquet")
+        output.folder.mkdir()
+        rows = write(made, output.file(0))
+        put_predictions(output.folder, path, f"to={os.fspath(to)!r}")
+    return rows
 
 
 def predictions(task: Task, model: Any, data: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:

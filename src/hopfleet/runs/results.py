@@ -5,7 +5,6 @@ Results of finished and of running experiments can be opened from any process; `
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,17 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.unit import Work
-from hopfleet.errors import HopfleetError, JournalError, NotFound, UsageError, describe
+from hopfleet.errors import NotFound, UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import Span
 from hopfleet.monitor.page import results_html
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.runs.place import Place
-from hopfleet.runs.state import empty_history
+from hopfleet.runs.state import apply_journal, empty_history
 from hopfleet.runs.trial_result import TrialResult
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
-from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.files import read_json
 from hopfleet.support.text import visible
@@ -67,19 +65,8 @@ class Results(Signposted):
 
     def refresh(self) -> Results:
         """Read new journal entries, and return these results."""
-        if has_journal(self.folder):
-            with contextlib.closing(open_journal(self.folder)) as journal:
-                for number, time, message in journal.read(self._read):
-                    try:
-                        self.history.apply(time, message)
-                    except HopfleetError:
-                        raise
-                    except MALFORMED as error:
-                        raise JournalError(
-                            f"{journal.path}: is damaged: message {number} does not fit those before it "
-                            f"({describe(error)}); {self.folder.rescue}"
-                        ) from error
-                    self._read = number
+        for number in apply_journal(self.folder, self.history, self._read):
+            self._read = number
         return self
 
     @property

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
+from hopfleet.errors import HopfleetError, JournalError, describe
 from hopfleet.monitor.history import History
 from hopfleet.store.folder import RunFolder
+from hopfleet.store.local import MALFORMED, has_journal, open_journal
 
 if TYPE_CHECKING:
     from hopfleet.runs.results import Results
@@ -35,6 +38,35 @@ def empty_history(definition: Mapping[str, Any]) -> History:
         limits=[Limit.parse(text) for text in definition.get("limits", ())],
         expected=Expectation.parse(definition.get("expected")),
     )
+
+
+def apply_journal(folder: RunFolder, history: History, after: int = 0) -> Iterator[int]:
+    """Apply the messages of a journal after a number to a history, and yield the number of each.
+
+    Raise JournalError if the journal is damaged.
+    """
+    if not has_journal(folder):
+        return
+    with contextlib.closing(open_journal(folder)) as journal:
+        for number, time, message in journal.read(after):
+            try:
+                history.apply(time, message)
+            except HopfleetError:
+                raise
+            except MALFORMED as error:
+                raise JournalError(
+                    f"{journal.path}: is damaged: message {number} does not fit those before it "
+                    f"({describe(error)}); {folder.rescue}"
+                ) from error
+            yield number
+
+
+def read_history(folder: RunFolder) -> History:
+    """Return the history of a run folder. Raise JournalError if its journal is damaged."""
+    history = empty_history(folder.definition())
+    for _ in apply_journal(folder, history):
+        pass
+    return history
 
 
 def run_state(results: Results) -> RunState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pyarrow as pa
@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import hopfleet as hop
+from hopfleet.data.etl import objects
 from hopfleet.errors import DataError
 from hopfleet.experiment.arguments import check_pair
+from hopfleet.support import files
 from tests.helpers.tables import stored
 
 
@@ -52,6 +54,14 @@ def test_quotes_inside_values_and_odd_delimiters_are_allowed(tmp_path: Path) -> 
     (tmp_path / "b.csv").write_text("x;y\n1;2\n")
     one = hop.prepare(hop.Files(tmp_path / "b.csv", delimiter=","), tmp_path / "one", partitions=1)
     assert stored(one) == {"x;y": ["1;2"]}
+
+
+def test_why_no_rows_are_left_is_said(tmp_path: Path) -> None:
+    source = {"image": ["a.png", "b.png"], "label": ["a", "b"]}
+    with pytest.raises(
+        DataError, match=r"partitions=1: .* rows, 0; 2 rows failed, the first: the source, row 1: a\.png"
+    ):
+        hop.prepare(source, tmp_path / "set", hop.Images((2, 2)), partitions=1, on_error="skip")
 
 
 def test_rows_of_another_type_are_left_out(tmp_path: Path) -> None:
@@ -158,8 +168,32 @@ class TestWithoutRights:
     def test_an_object_cannot_be_fetched(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
         source = {"image": ["forbidden://b/1.png"], "label": ["a"]}
-        with pytest.raises(DataError, match=r"row 1: forbidden://b/1\.png: cannot be fetched .*configure credentials"):
+        with pytest.raises(DataError, match=r"row 1: forbidden://b/1\.png: access is denied .*configure credentials"):
             hop.prepare(source, tmp_path / "set", hop.Images((2, 2)), partitions=1)
+
+
+class Unplugged(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """A store that cannot be reached."""
+
+    protocol = "unplugged"
+    asked: ClassVar[list[str]] = []
+
+    def cat_file(self, path: str, **_: object) -> Any:
+        self.asked.append(path)
+        raise ConnectionError("no route to host")
+
+
+def test_a_server_that_does_not_answer_is_no_fault_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("unplugged", Unplugged, clobber=True)
+    monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(files, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(objects, "THREADS", 1)
+    source = {"image": [f"unplugged://b/{number}.png" for number in range(50)], "label": ["a"] * 50}
+    with pytest.raises(
+        DataError, match=r"unplugged://b/0\.png: cannot be fetched \(ConnectionError.*; check the network$"
+    ):
+        hop.prepare(source, tmp_path / "set", hop.Images((2, 2)), partitions=1, on_error="skip")
+    assert len(Unplugged.asked) <= 2 * files.ATTEMPTS and not (tmp_path / "set").exists()
 
 
 class TestStatisticsThatWouldLeak:

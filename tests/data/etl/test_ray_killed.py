@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.cluster.joined import ENVIRONMENT, HEAD
 from tests.helpers.preparations import contents, done
 from tests.helpers.processes import environment
 
@@ -41,7 +42,7 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self._folder, self._chance, self._made = folder, chance, 0
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **HEAD})
         self._nodes = [self._add() for _ in range(NODES)]
 
     def _add(self) -> Any:
@@ -69,9 +70,8 @@ class Nodes:
 
 
 def test_killed_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
-    monkeypatch.setenv("RAY_worker_niceness", "0")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     for name, value in (("initial_delay_ms", 1000), ("period_ms", 300), ("timeout_ms", 2000)):
         monkeypatch.setenv(f"RAY_health_check_{name}", str(value))  # nodes that are lost are noticed sooner
     ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported

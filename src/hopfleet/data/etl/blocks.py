@@ -14,8 +14,11 @@ import numpy as np
 from hopfleet.data.columns import Array
 from hopfleet.errors import DataError
 
-BLOCK_BYTES = 16 << 20
-"""Bytes of a block, as far as rows allow."""
+BLOCK_BYTES = 8 << 20
+"""Bytes of the largest block, as far as rows allow."""
+
+EVENLY = 4
+"""Blocks of a large file are equally large, and as many as a multiple of this: two or four workers end together."""
 
 LONGEST_ROW = 1 << 30
 """Bytes of the longest row; a longer one is a file whose quotes do not match."""
@@ -28,10 +31,18 @@ class Block:
     start: int
     line: int
     data: bytes
+    feeds: int | None = None  #: how many line feeds there are, if that is known
 
     @property
     def last_line(self) -> int:
-        return self.line + count(self.data, "\n") - self.data.endswith(b"\n")
+        feeds = count(self.data, "\n") if self.feeds is None else self.feeds
+        return self.line + feeds - self.data.endswith(b"\n")
+
+
+def even_size(size: int) -> int:
+    """Return the bytes of the blocks of a file that has ``size`` bytes."""
+    blocks = -(-size // (EVENLY * BLOCK_BYTES)) * EVENLY
+    return -(-size // blocks)
 
 
 def count(data: bytes, letter: str) -> int:
@@ -61,8 +72,9 @@ def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterat
             )
         if end:
             block = data[:end]
-            yield Block(start, line, bytes(block))
-            start, line = start + end, line + count(block, "\n")
+            feeds = count(block, "\n")
+            yield Block(start, line, bytes(block), feeds)
+            start, line = start + end, line + feeds
         rest = data[end:]
 
 

@@ -36,7 +36,9 @@ def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...
     ends = block.data.find(b"\n")
     if not block.data or block.data.isspace():
         raise DataError(f"{file.path}: has no header; the first line must name the columns")
-    text = block.data[:HEADER_BYTES].decode("utf-8-sig", errors="replace")
+    first = block.data[: ends + 1]
+    simple = not first.isspace() and b'"' not in first
+    text = (first if first and simple else block.data[:HEADER_BYTES]).decode("utf-8-sig", errors="replace")
     delimiter = _delimiter(files, file)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     names = next(row for row in reader if row)
@@ -56,7 +58,8 @@ def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...
         checked = tuple(check_names(names))
     except DataError as error:
         raise DataError(f"{file.path}, line {block.line}: {error}") from None
-    return checked, Block(block.start + cut, block.line + taken, block.data[cut:])
+    feeds = None if block.feeds is None else block.feeds - count(block.data[:cut], "\n")
+    return checked, Block(block.start + cut, block.line + taken, block.data[cut:], feeds)
 
 
 def _delimiter(files: Files, file: Found) -> str:

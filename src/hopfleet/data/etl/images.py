@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from hopfleet.data.columns import Array
 from hopfleet.data.etl.listing import Files, Found
-from hopfleet.data.etl.objects import fetch, fetch_all
+from hopfleet.data.etl.objects import fetch_all, fetched
 from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
 from hopfleet.errors import DataError, MissingExtra, describe
 from hopfleet.phrases import did_you_mean
@@ -64,8 +65,10 @@ class Images(Recipe):
         if self.column not in batch.column_names:
             raise WrongColumns(f"has no column {self.column!r}; it has {', '.join(batch.column_names)}")
         sources = batch.column(self.column).to_pylist()
-        fetch_all([source for source in sources if isinstance(source, str)])
-        images: list[Array] = [self._decoded(source) for source in sources]
+        files = fetch_all(source for source in sources if isinstance(source, str))
+        images: list[Array] = [
+            self._decoded(source, fetched(files[source]) if isinstance(source, str) else None) for source in sources
+        ]
         made: dict[str, Any] = {self.column: images if self.size is None else np.stack(images)}
         for name in batch.column_names:
             if name == self.label:
@@ -79,7 +82,7 @@ class Images(Recipe):
                 made[name] = batch.column(name)
         return made
 
-    def _decoded(self, source: Any) -> Array:
+    def _decoded(self, source: Any, path: Path | None) -> Array:
         try:
             from PIL import Image
         except ImportError as error:
@@ -89,9 +92,8 @@ class Images(Recipe):
                 f"column {self.column!r}: a value is missing; give the path, the URL or the bytes of an image"
             )
         where = source if isinstance(source, str) else "the image"
-        path: Any = fetch(source) if isinstance(source, str) else None
         try:
-            with Image.open(path if path is not None else io.BytesIO(source)) as file:
+            with Image.open(path or io.BytesIO(source)) as file:
                 image = file.convert(self.mode)
             if self.size is not None and image.size != self.size[::-1]:
                 image = image.resize(self.size[::-1], Image.Resampling.BILINEAR)

@@ -26,6 +26,7 @@ import pyarrow as pa
 from hopfleet.data import manifest
 from hopfleet.data.columns import Array
 from hopfleet.data.dataset import Dataset, open_dataset
+from hopfleet.data.etl.blocks import BLOCK_BYTES
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout, divided, lacking, layout_of, save_table
 from hopfleet.data.etl.images import Images, image_tables
 from hopfleet.data.etl.listing import Files, find_files
@@ -130,7 +131,11 @@ def prepare(
     if (existing := find_existing(target, job, overwrite)) is not None:
         return existing
     count = 1 if backend == "inline" else _workers(workers, opened.size)
-    with workspace_for(target, job) as space, Progress(quiet) as progress, contextlib.ExitStack() as stack:
+    with (
+        workspace_for(target, {**job, "block": BLOCK_BYTES}) as space,
+        Progress(quiet) as progress,
+        contextlib.ExitStack() as stack,
+    ):
         pool = Pool(count)
         if backend == "ray":
             from hopfleet.backends.ray.preparing import RayPool
@@ -351,10 +356,14 @@ class _Preparation:
             rows = [made.bounds[split + 1] - made.bounds[split] for made in mades]
             if sum(rows) < partitions:
                 which = f" of split {name!r}" if name else ""
-                raise DataError(f"partitions={partitions}: must be at most the number of rows{which}, {sum(rows)}")
+                text = f"partitions={partitions}: must be at most the number of rows{which}, {sum(rows)}"
+                failures = [failure for made in mades for failure in made.failures]
+                if failures:
+                    text += f"; {len(failures):,} rows failed, the first: {failures[0].place}: {failures[0].error}"
+                raise DataError(text)
             dealer, deals = Evenly(partitions, seed), []
             for number, count in enumerate(rows):
-                path = self._space.path / "deals" / f"{split:03d}-{number:06d}.npy"
+                path = self._space.path / "deals" / f"{split:03d}-{number:06d}.rows"
                 deals.append(deal(dealer.deal(count), partitions, path))
             (built / name).mkdir(parents=True, exist_ok=True)
             paths = [built / name / partition_name(index) for index in range(partitions)]
@@ -422,9 +431,10 @@ def _workers(workers: int | str, size: int) -> int:
 
 def _too_many(failures: Sequence[Failure], limit: int) -> str:
     first = failures[0]
-    text = f"{first.place}: {first.error}"
+    # Some errors of rows name a remedy of their own.
+    text = f"{first.place}: {first.error}{'' if '; ' in first.error else '; correct the row'}"
     if limit:
-        text = f"more than {limit:,} rows failed; the first: {text}; raise error_limit, or correct the rows"
+        text = f"more than {limit:,} rows failed; the first: {text}; or raise error_limit"
     else:
-        text = f"{text}; correct the row; hop.prepare(on_error='skip') leaves out such rows, and 'keep' lists them"
+        text = f"{text}; hop.prepare(on_error='skip') leaves out such rows, and 'keep' lists them"
     return f"{text}\n\n{first.traceback}".rstrip() if first.traceback else text

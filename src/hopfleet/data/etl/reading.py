@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, row_lines
+from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, even_size, row_lines
 from hopfleet.data.etl.chunks import Chunk, Failure, Parsed, lacking, opened_parquet, read_batches, save_table
 from hopfleet.data.etl.csv_rows import parse_csv, take_header
 from hopfleet.data.etl.listing import Files, Found, open_stream
@@ -32,6 +32,7 @@ class Piece:
     start: int = 0
     stop: int | None = None
     line: int = 1
+    feeds: int | None = None  #: line feeds in these bytes, if their number is known
     names: tuple[str, ...] = ()
     wanted: frozenset[str] | None = None  #: columns to convert; None for all
     texts: frozenset[str] = frozenset()  #: columns of text, whatever they look like
@@ -48,11 +49,12 @@ def cut_pieces(
             continue
         names: tuple[str, ...] = ()
         with open_stream(file) as stream:
-            for block in cut_blocks(stream, file.path, quoted=file.format in ("csv", "tsv")):
+            size = even_size(file.size)
+            for block in cut_blocks(stream, file.path, quoted=file.format in ("csv", "tsv"), size=size):
                 if file.format in ("csv", "tsv") and not names:
                     names, block = take_header(block, files, file)
                 stop = block.start + len(block.data)
-                yield Piece(file, files, block.start, stop, block.line, names, wanted, texts)
+                yield Piece(file, files, block.start, stop, block.line, block.feeds, names, wanted, texts)
 
 
 def expected_pieces(found: Sequence[Found]) -> int:
@@ -98,7 +100,7 @@ def _blocks(piece: Piece) -> Iterator[Block]:
     with open_stream(piece.file) as stream:
         if piece.stop is not None:
             stream.seek(piece.start)
-            yield Block(piece.start, piece.line, stream.read(piece.stop - piece.start))
+            yield Block(piece.start, piece.line, stream.read(piece.stop - piece.start), piece.feeds)
         else:
             yield from cut_blocks(stream, piece.file.path, quoted=piece.file.format in ("csv", "tsv"))
 

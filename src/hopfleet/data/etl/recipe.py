@@ -192,9 +192,10 @@ class Prepared:
         if needed:
             extra = [name for name in table.column_names if name not in self.layout.types]
             besides = f", and has {', '.join(map(repr, extra))} instead" if extra else ""
+            lacking = "" if labelled else "; columns that rows to predict lack are the labels= of a recipe"
             raise WrongColumns(
                 f"the rows lack the columns {', '.join(map(repr, needed))} of the rows that the recipe was made with"
-                f"{besides}; name the columns as in training"
+                f"{besides}; name the columns as in training{lacking}"
             )
         layout = Layout({n: k for n, k in self.layout.types.items() if n not in absent}, self.layout.nulls)
         for name, kind in layout.types.items():
@@ -204,7 +205,8 @@ class Prepared:
                 seen = table.schema.field(name).type
                 raise DataError(
                     f"column {name!r}: is {seen}, but was {kind} in training, and cannot be converted "
-                    f"({describe(error)}); give values of the same type"
+                    f"({describe(error)}); give values of the same type, or prepare the training data anew with "
+                    f"hop.Files(source, types={{{name!r}: {str(seen)!r}}})"
                 ) from None
         given = layout.cast(table)
         if self.recipe.by_split:

@@ -43,14 +43,15 @@ class Moments:
             array = numbers(values)
         else:
             array = np.asarray(values, np.float64)
-        if (missing := np.isnan(array)).any():
-            array = array[~missing]
+        mean = array.mean() if len(array) else 0.0
+        if np.isnan(mean):
+            array = array[~np.isnan(array)]
+            mean = array.mean() if len(array) else 0.0
         if not len(array):
             return cls()
-        mean = float(array.mean())
         apart = np.subtract(array, mean)
         squares = np.multiply(apart, apart, out=apart)
-        return cls(len(array), mean, float(squares.sum()), float(array.min()), float(array.max()))
+        return cls(len(array), float(mean), float(squares.sum()), float(array.min()), float(array.max()))
 
     @property
     def deviation(self) -> float:

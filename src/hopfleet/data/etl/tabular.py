@@ -63,8 +63,8 @@ class Number:
         middle, width = moments.mean, moments.deviation
         if self.scale == "range":
             middle, width = moments.least, (moments.greatest - moments.least) or 1.0
-        scaled = np.subtract(array, middle)
-        return np.divide(scaled, width, out=scaled).astype(np.float32)
+        scaled = np.empty(array.shape, np.float32)
+        return np.divide(np.subtract(array, middle), width, out=scaled, casting="same_kind")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,7 +11,7 @@ from hopfleet.data import manifest
 from hopfleet.data.dataset import open_dataset
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, why
 from hopfleet.errors import DataChanged, DataError
-from hopfleet.support.files import has_folders, sync
+from hopfleet.support.files import exchange, has_folders, sync
 
 PREPARED = "prepared.json"
 """The description of a preparation."""
@@ -89,19 +88,14 @@ def put_in_place(built: Path, target: Folder, overwrite: bool) -> None:
     if isinstance(target, RemoteFolder):
         _upload(built, target)
         return
-    place, replaced = target.path.resolve(), built.parent / "replaced"
-    shutil.rmtree(replaced, ignore_errors=True)
+    place = target.path.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.exists() and any(place.iterdir()):
         if not overwrite:
             raise DataError(f"{place}: was filled by another process in the meantime; give another folder")
-        place.rename(replaced)
-    try:
+        exchange(built, place)  # the workspace, and with it what was replaced, is removed
+    else:
         built.rename(place)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(place)
-        raise
     sync(place.parent)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from hopfleet.data.etl.objects import fetch, fetch_all, object_folder
+from hopfleet.data.etl.objects import fetch_all, fetched, object_folder
 from hopfleet.data.etl.recipe import SPLIT, Batch, Recipe
 from hopfleet.errors import DataError
 
@@ -56,9 +57,9 @@ class ThesisRecipe(Recipe):
         if SPLIT in batch.column_names:
             modes, batch = batch.column(SPLIT).to_pylist(), batch.drop_columns(SPLIT)
         columns = self._downloads(batch.column_names)
-        for name in columns:
-            fetch_all([value for value in batch.column(name).to_pylist() if value is not None])
-        made = [self._row(row, columns, mode) for row, mode in zip(batch.to_pylist(), modes, strict=True)]
+        rows = batch.to_pylist()
+        files = fetch_all(row[name] for row in rows for name in columns if row[name] is not None)
+        made = [self._row(row, columns, files, mode) for row, mode in zip(rows, modes, strict=True)]
         return {"x": [x for x, _ in made], "y": [y for _, y in made]}
 
     def _downloads(self, names: Sequence[str]) -> list[str]:
@@ -70,10 +71,14 @@ class ThesisRecipe(Recipe):
                 raise DataError(f"is_feature_download: {name!r} is not a column; there are {', '.join(names)}")
         return marked
 
-    def _row(self, row: dict[str, Any], columns: Sequence[str], mode: str) -> tuple[Any, Any]:
+    def _row(
+        self, row: dict[str, Any], columns: Sequence[str], files: Mapping[str, Path | DataError], mode: str
+    ) -> tuple[Any, Any]:
         folder = object_folder()
         for name in columns:
-            path = fetch(row[name])
+            if row[name] is None:
+                raise DataError(f"column {name!r}: a value is missing; give the path or the URL of an object")
+            path = fetched(files[row[name]])
             row[name] = path.name if path.parent == folder else str(path)
         made = self.spec.row_preprocessor(row, mode, str(folder))
         if not isinstance(made, tuple) or len(made) != 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout
+from hopfleet.data.etl.objects import Unreachable
 from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
 from hopfleet.data.files import map_cells, write_cells
 from hopfleet.data.manifest import PartitionFile
@@ -25,6 +25,10 @@ from hopfleet.support.user_code import format_traceback
 
 BATCH_ROWS = 1 << 16
 """Rows of a chunk that a recipe gets at once."""
+
+
+DEALT = np.dtype(np.int32)
+"""The type of the numbers of rows in the file of a ``Deal``."""
 
 
 class TooManyFailures(DataError):
@@ -128,8 +132,12 @@ def _prepare(
     if len(failures) > limit:
         raise TooManyFailures(failures)
     good = np.arange(table.num_rows)
-    with contextlib.suppress(Exception):  # the rows that raise are found below
+    try:
         return _cells(prepared, table), failures, good
+    except Unreachable:
+        raise
+    except Exception:
+        pass  # the rows that raise are found below
     good = np.delete(good, _failing(prepared, table, chunk, 0, limit, failures))
     if not len(good):
         return {}, failures, good
@@ -164,6 +172,8 @@ def _failing(
         return []
     except WrongColumns as error:
         raise WrongColumns(f"{chunk.file}: {error}") from None
+    except Unreachable:
+        raise
     except Exception as error:
         failed = error
     if table.num_rows == 1:
@@ -230,14 +240,13 @@ class Deal:
 
     def rows(self, partition: int) -> Array:
         start, stop = self.bounds[partition : partition + 2]
-        found: Array = np.load(self.path, mmap_mode="r")[start:stop]
-        return found
+        return np.fromfile(self.path, DEALT, stop - start, offset=start * DEALT.itemsize)
 
 
 def deal(targets: Array, partitions: int, path: Path) -> Deal:
     """Write down which rows go to which of the partitions; ``targets`` has the partition of each row."""
     small = targets.astype(np.uint8 if partitions <= 256 else np.uint16 if partitions <= 65_536 else np.int64)
-    np.save(path, np.argsort(small, kind="stable").astype(np.int32))
+    np.argsort(small, kind="stable").astype(DEALT).tofile(path)
     bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=partitions))])
     return Deal(path, tuple(bounds.tolist()))
 
@@ -260,7 +269,7 @@ def gather(mades: Sequence[Made], share: Share, columns: Mapping[str, Column]) -
         if len(rows):
             cells = map_cells(made.path, made.columns, made.rows, validate=False)
             for name in columns:
-                builders[name].append(cells[name].take(rows + made.bounds[share.split]))
+                builders[name].take(cells[name], rows + made.bounds[share.split])
     write_cells(path, columns, {name: builder.cells() for name, builder in builders.items()}, sync=True)
     return PartitionFile(path.name, sum(map(len, picks)), path.stat().st_size, digest(path))
 
