@@ -26,7 +26,7 @@ experiment = hop.Experiment(
 """
 
 CLUSTER = {
-    "gpu_flops": 1e6,
+    "gpu_flops": 1e4,  # computing takes far longer than preparing rows, however busy this machine is
     "bandwidth": 1e9,
     "nodes": [
         {"name": "a", "cpus": 4, "gpus": 2, "memory": 8e9},
@@ -118,7 +118,8 @@ def test_a_plan_with_a_team_is_trained_and_can_be_resumed(
     assert name is not None
     results = hop.load(name[1])
     assert results.definition["parallelism"] == ["ddp:2"]
-    assert results.definition["origin"]["overrides"] == {"parallelism": "ddp:2"}
+    assert results.definition["origin"]["overrides"] == {"parallelism": "ddp:2", "workers": 1}
+    assert results.definition["origin"]["team"]["members"] == ["this machine"] * 2
     assert "already finished" in cli("resume", name[1]).out
 
 

@@ -31,6 +31,15 @@ def test_a_recipe_of_a_file(cli: Cli, rows: str) -> None:
     assert sorted(hop.open_dataset("set").head(40)["x"]) == list(range(0, 80, 2))
 
 
+def test_what_names_of_files_do_not_tell(cli: Cli, rows: str) -> None:
+    for name, mark, said in (("odd.csv", ";", ";"), ("tabs.csv", "\t", "tab")):
+        Path(name).write_text(f"zip{mark}x\n" + "".join(f"00{row}{mark}{row}\n" for row in range(4)))
+        options = ["--delimiter", said, "--types", "zip=string, x=float64", "--partitions", "1"]
+        assert cli("prepare", name, f"set-{name}", *options).code == 0
+        made = hop.open_dataset(f"set-{name}")
+        assert min(made.head(1)["zip"]).startswith("00") and made.columns["x"].dtype == "float64"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -39,8 +48,11 @@ def test_a_recipe_of_a_file(cli: Cli, rows: str) -> None:
         (["rows.csv", "set", "--recipe", "none.py:x"], "no such file; give a Python file and a name in it"),
         (["rows.csv", "set", "--recipe", "r.py", "--tabular"], "--recipe and --tabular: give one of them"),
         (["rows.csv", "set", "--workers", "many"], "workers='many': must be 'auto'"),
+        (["rows.csv", "set", "--types", "string"], "--types string: must be names and types of columns"),
+        (["rows.csv", "set", "--types", "z=string"], "rows.csv has no such column; it has x, c"),
+        (["rows.csv", "set", "--delimiter", ";;"], "delimiter=';;': must be one character"),
     ],
-    ids=["source", "split", "recipe", "both", "workers"],
+    ids=["source", "split", "recipe", "both", "workers", "types", "column", "delimiter"],
 )
 def test_mistakes(cli: Cli, rows: str, arguments: list[str], message: str) -> None:
     outcome = cli("prepare", *arguments)

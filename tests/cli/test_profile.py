@@ -34,7 +34,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_trials(experiment: Any, place: Any, shapes: Sequence[TeamShape], tell: Any) -> Iterator[TrialRun]:
         for shape in shapes:
             rate = RATES[str(shape)]
-            yield TrialRun({"width": 8}, shape, rate, 2048, "" if rate else "RuntimeError: too large")
+            yield TrialRun({"width": 8}, shape, rate, 2048, "" if rate else "RuntimeError: too large", batch=475)
 
     monkeypatch.setattr("hopfleet.experiment.trial_runs.run_trials", run_trials)
 
@@ -43,7 +43,7 @@ def test_the_table_and_the_choice(cli: Cli, target: str) -> None:
     given = ("--parallelism", "ddp:2", "--parallelism", "fsdp:2", "--trials", "4", "--devices", "8")
     outcome = cli("profile", target, *given)
     assert outcome.code == 0, outcome.err
-    assert "ddp:2     190" in outcome.out
+    assert ["width=8", "ddp:2", "2.5", "s", "190", "2.0", "KiB"] in [line.split() for line in outcome.out.splitlines()]
     assert "fsdp:2    RuntimeError: too large" in outcome.out
     assert "width=8: ddp:2 (each trial can have 2 of 8 devices; 1.90 times as fast as single)" in outcome.out
 
@@ -51,6 +51,7 @@ def test_the_table_and_the_choice(cli: Cli, target: str) -> None:
 def test_json(cli: Cli, target: str) -> None:
     found = json.loads(cli("profile", target, "--trials", "8", "--devices", "8", "--json").out)
     assert [run["parallelism"] for run in found["runs"]] == ["single", "ddp:2"]
+    assert [run["seconds_per_batch"] for run in found["runs"]] == [4.75, 2.5]
     assert found["choices"][0]["parallelism"] == "single"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +48,33 @@ def test_modules_beside_the_file_can_be_imported(cli: Cli, script: Write, tmp_pa
     path = script("backend='inline', name=__import__('neighbour_of_mine').NAME", name="deep/mine.py")
     assert cli("run", str(path), "-q").code == 0
     assert hop.load("neighbourly").finished
+
+
+def test_options_hold_for_a_file_that_calls_fit(cli: Cli, script: Write) -> None:
+    path = script("name='mine', backend='local'", below="results = experiment.fit(quiet=True)\nprint(len(results))\n")
+    outcome = cli("run", str(path), "--workers", "2", "--backend", "inline", "-q")
+    assert outcome.code == 0 and outcome.out.splitlines()[0] == "3", "the code after fit() runs, too"
+    results = hop.load("mine")
+    assert results.definition["backend"] == "inline" and len(results.history.workers) == 2
+    assert results.definition["origin"]["overrides"] == {"workers": 2, "backend": "inline"}
+    cli("extend", "mine", "--epochs", "1")
+    outcome = cli("resume", "mine")
+    assert outcome.code == 0 and len(results.refresh().history.workers) == 2
+    assert results.finished and not results.history.gaps[1:], "it went on once"
+    assert [trial.epochs_trained for trial in results.history.trials.values()] == [3, 3, 3]
+    assert cli("run", str(path), "--backend", "inline", "-q", "--overwrite").code == 0
+    assert [trial.epochs_trained for trial in hop.load("mine").history.trials.values()] == [2, 2, 2]
+
+
+def test_another_process_can_load_classes_of_a_file_that_calls_fit(cli: Cli, script: Write, tmp_path: Path) -> None:
+    below = (
+        "class Plain: pass\nimport cloudpickle, pathlib\nexperiment.fit(quiet=True)\n"
+        f"pathlib.Path({str(tmp_path / 'it')!r}).write_bytes(cloudpickle.dumps(Plain()))\n"
+    )
+    assert cli("run", str(script("name='mine', backend='inline'", below=below)), "-q").code == 0
+    code = f"import pickle; print(type(pickle.load(open({str(tmp_path / 'it')!r}, 'rb'))).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "Plain\n", done.stderr
 
 
 def test_overrides(cli: Cli, script: Write) -> None:
@@ -121,7 +150,7 @@ def test_a_file_that_fits_by_itself_is_only_reported(cli: Cli, script: Write) ->
     outcome = cli("run", str(script("name='mine', backend='inline'", below="results = experiment.fit(quiet=True)\n")))
     assert outcome.code == 0
     assert "hopfleet best mine" in outcome.out
-    assert hop.load("mine").definition["origin"]["how"] == "script"
+    assert hop.load("mine").definition["origin"]["how"] == "run", "resume loads it in the same way"
 
 
 SECOND = "\nother = hop.Experiment(experiment.task, train=experiment.train, space={'number': 1}, backend='inline')\n"

@@ -51,6 +51,13 @@ def test_importances_are_the_same_for_the_same_seed() -> None:
     assert importance_data(history) == importance_data(history) != importance_data(history, seed=1)
 
 
+def test_many_trials_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.monitor.charts.importance.MOST", 30)
+    data = importance_data(known_history(lambda a, b, c, d: a, 40, seed=1))
+    assert data.trials == 40 and data.notes == ["computed from 30 of 40 trials, drawn at random"]
+    assert data.parameters[0].name == "a"
+
+
 def test_noise_has_no_importance() -> None:
     rng = np.random.default_rng(0)
     data = importance_data(known_history(lambda **config: float(rng.normal()), 60, seed=2))

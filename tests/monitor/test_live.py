@@ -246,6 +246,15 @@ def test_a_notebook_shows_one_output_and_updates_it(history: History, records: R
     assert "is never read" in notebook[-1]
 
 
+def test_the_address_of_the_page_is_a_link_and_nothing_else_is(history: History, notebook: list[str]) -> None:
+    with NotebookView(history) as view:
+        view.warn("watch it on http://127.0.0.1:8643/?token=a-b_c#/x/mine")
+        view.warn('http://127.0.0.1:1/"onclick=alert(1) http://evil.example/ <a href="http://evil.example">')
+    places = re.findall(r'<a target="_blank" href="http://127\.0\.0\.1:([^"]*)">', notebook[-1])
+    assert places == ["8643/?token=a-b_c#/x/mine", "1/"]
+    assert notebook[-1].count("<a ") == 2
+
+
 @pytest.mark.usefixtures("notebook")
 def test_a_notebook_is_detected(history: History) -> None:
     assert isinstance(open_view(history, quiet=False), NotebookView)

@@ -129,7 +129,10 @@ def test_every_epoch_is_tracked_once(name: str, read: Callable[[Path], Any], mon
 
 KILLED = """
 import hopfleet as hop
+from hopfleet.trackers import base
 from tests.helpers.curve_task import SPACE, curve_experiment
+
+base.END_SECONDS = 240.0
 
 curve_experiment(
     "killed", space={{**SPACE, "seconds": 0.05}}, search=hop.Random(trials=3, max_epochs=8), partitions=2,

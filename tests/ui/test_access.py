@@ -218,11 +218,27 @@ def test_a_port_for_metrics_has_nothing_else_and_needs_no_token() -> None:
     assert ask("GET", "/metrics", gate=guarded).status_code == 401, "the other port still needs the token"
 
 
-def test_only_a_page_for_a_notebook_may_be_framed_and_only_by_this_machine() -> None:
-    plain = ask("GET", "/", headers=COOKIE).headers
-    assert plain["x-frame-options"] == "DENY"
-    assert "frame-ancestors 'none'" in plain["content-security-policy"]
-    framed = ask("GET", "/", gate=gate(framed=True), headers=COOKIE).headers
-    assert "x-frame-options" not in framed
-    assert framed["content-security-policy"].endswith("frame-ancestors http://localhost:* http://127.0.0.1:*")
-    assert "script-src 'self'" in framed["content-security-policy"]
+def test_only_who_knows_the_token_may_frame_the_page_and_needs_no_cookie() -> None:
+    for plain in (ask("GET", "/", headers=COOKIE), ask("GET", "/", params={"token": TOKEN})):
+        assert plain.headers["x-frame-options"] == "DENY"
+        assert "frame-ancestors 'none'" in plain.headers["content-security-policy"]
+    framed = ask("GET", f"/{TOKEN}/", headers={"sec-fetch-site": "cross-site"})
+    assert framed.status_code == 200
+    assert "x-frame-options" not in framed.headers and "set-cookie" not in framed.headers
+    assert "frame-ancestors" not in framed.headers["content-security-policy"]
+    assert "script-src 'self'" in framed.headers["content-security-policy"]
+    for path, status in (("static/app.js", 200), ("api/about", 200), ("nothing", 404), (f"{TOKEN}/", 404)):
+        assert ask("GET", f"/{TOKEN}/{path}").status_code == status
+    for path in (f"/{TOKEN}", f"/{TOKEN[:-1]}/", f"/{TOKEN}x/api/about", f"//{TOKEN}/", f"/x/{TOKEN}/"):
+        assert ask("GET", path).status_code == 401
+
+
+def test_requests_of_other_sites_are_refused_under_the_address_of_a_frame_too() -> None:
+    path = f"/{TOKEN}/api/experiments/x/requests"
+    own = {"origin": BASE, "content-type": "application/json"}
+    assert post(path, own, gate()).status_code == 400, "what it asks for is looked at"
+    for origin in ("null", "http://evil.example", "http://127.0.0.1:9001"):
+        assert post(path, {**own, "origin": origin}, gate()).status_code == 403
+    assert post(path, {"content-type": "application/json"}, gate()).status_code == 403
+    assert ask("GET", f"/{TOKEN}/api/about", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert post(path, own, gate(read_only=True)).status_code == 403

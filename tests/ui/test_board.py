@@ -6,6 +6,10 @@ import asyncio
 import json
 import shutil
 import struct
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from hopfleet.ui.details import chart, data_sets, predicted_spans, request_trail
 from hopfleet.ui.metrics import exposition
 from hopfleet.ui.server import Options, _listen, serve
 from hopfleet.ui.shelf import Shelf
+from hopfleet.ui.streaming import Channel
 from tests.helpers.cli import FAULTY, fitted
 from tests.helpers.curve_task import curve_experiment
 
@@ -55,6 +60,14 @@ def columns(block: bytes) -> dict[str, Any]:
         offset += -(-header[f"{name}s"].nbytes // 8) * 8
     assert offset == len(block)
     return header
+
+
+def test_the_server_does_without_the_large_packages() -> None:
+    """They would take more memory than the experiments that it shows."""
+    heavy = {"torch", "pandas", "matplotlib", "pyarrow", "sklearn", "numpy", "cloudpickle"}
+    code = f"import sys, hopfleet.ui.serving; sys.exit(', '.join({heavy!r} & set(sys.modules)) or None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_journal_that_is_written_meanwhile_arrives_piece_by_piece(finished: Path, tmp_path: Path) -> None:
@@ -147,7 +160,15 @@ def test_a_trial_is_told_in_full(finished: Path) -> None:
 
 def test_charts_data_sets_and_requests(finished: Path) -> None:
     board = read(finished)
-    assert chart(board, "importance")["metric"] == "accuracy"
+    made = chart(board, "importance")
+    assert made["metric"] == "accuracy"
+    assert chart(board, "importance") is made, "nothing was read since"
+    board.number += 1
+    assert chart(board, "importance") is not made
+    board.history.finished = None
+    made = chart(board, "importance")
+    board.number += 1
+    assert chart(board, "importance") is made, "while it runs, a chart is not made again at once"
     assert chart(board, "rungs")["rungs"][0]["epoch"] == 1
     with pytest.raises(NotFound, match="no such chart"):
         chart(board, "../x")
@@ -271,6 +292,33 @@ def test_a_page_shows_what_was_read_so_far(finished: Path, monkeypatch: pytest.M
     assert last["number"] == read(finished).number
     assert last["header"]["state"] == "finished"
     assert len(last["trials"]) == 9
+
+
+def test_a_page_that_comes_back_while_the_journal_is_read_is_told_the_end(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that asks too early must not keep the reader from reading on, which would stop the whole server."""
+    monkeypatch.setattr("hopfleet.ui.board.EVERY", 16)
+    monkeypatch.setattr("hopfleet.ui.streaming.SLICE_SECONDS", 0.0)
+    board = Board(RunFolder(finished))
+    told: list[str] = []
+
+    async def watch(channel: Channel) -> None:
+        async for event in channel.events(5):
+            told.append(event)
+            if '"finished"' in event:
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        channel = Channel(lambda: board, pool)
+        watching = threading.Thread(target=lambda: asyncio.run(watch(channel)))
+        watching.start()
+        watching.join(30)
+        channel._closed = True  # ends a stream that spins, so that the test fails instead of going on for ever
+        watching.join()
+    assert "event: reset" in told[1]
+    assert '"finished"' in told[-1]
+    assert board.complete
 
 
 def test_a_list_without_time_opens_no_further_board(finished: Path) -> None:

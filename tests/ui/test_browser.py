@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,8 @@ import pytest
 
 import hopfleet as hop
 from tests.helpers.browser import SECONDS, Server, Visitor, browser, until
-from tests.helpers.curve_task import SPACE, curve_experiment
+from tests.helpers.curve_task import GATE, SPACE, curve_experiment
+from tests.helpers.marks import long
 
 pytestmark = pytest.mark.slow
 
@@ -74,8 +76,10 @@ VIEWS = {
 CHARTS = ("overview", "curves", "schedule", "parallel", "importance", "rungs", "lineage", "pareto", "trial", "compare")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(
+    ("theme", "width"),
+    [("light", 1280), ("dark", 400), pytest.param("dark", 1280, marks=long), pytest.param("light", 400, marks=long)],
+)
 def test_every_view_in_both_themes_on_wide_and_narrow_screens(
     chromium: Any, server: Server, theme: str, width: int
 ) -> None:
@@ -117,18 +121,18 @@ def test_tables_sort_and_filter(chromium: Any, server: Server) -> None:
     visitor.context.close()
 
 
-@pytest.mark.parametrize("view", CHARTS)
-def test_every_chart_downloads(chromium: Any, server: Server, view: str) -> None:
+def test_every_chart_downloads(chromium: Any, server: Server) -> None:
     visitor = Visitor(chromium, server, accept_downloads=True)
-    visitor.go(VIEWS[view])
-    visitor.drawn()
-    for kind, begins in (("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"")):
-        with visitor.page.expect_download() as download:
-            buttons = visitor.page.get_by_role("group", name="Download the chart").first
-            buttons.get_by_role("button", name=kind, exact=True).click()
-        content = Path(download.value.path()).read_bytes()
-        assert content.startswith(begins)
-        assert len(content) > 40
+    for view in CHARTS:
+        visitor.go(VIEWS[view])
+        visitor.drawn()
+        for kind, begins in (("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"")):
+            with visitor.page.expect_download() as download:
+                buttons = visitor.page.get_by_role("group", name="Download the chart").first
+                buttons.get_by_role("button", name=kind, exact=True).click()
+            content = Path(download.value.path()).read_bytes()
+            assert content.startswith(begins), view
+            assert len(content) > 40, view
     assert visitor.problems == []
     visitor.context.close()
 
@@ -163,18 +167,29 @@ def test_the_page_can_be_used_with_the_keyboard_alone(chromium: Any, server: Ser
     visitor.context.close()
 
 
+@contextlib.contextmanager
+def live_run(home: Path) -> Iterator[Path]:
+    """Start an experiment. It does not end before there is the file that is returned."""
+    gate = home / "go"
+    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": str(ROOT), GATE: str(gate)}
+    with subprocess.Popen([sys.executable, "-c", LIVE], env=environment) as run:
+        try:
+            until(lambda: (home / "live" / "journal.sqlite").exists(), "a journal")
+            yield gate
+            assert run.wait(SECONDS) == 0
+        finally:
+            run.kill()
+
+
 def test_a_run_is_watched_and_steered_to_its_end_by_two_browsers(chromium: Any, home: Path, server: Server) -> None:
     """Both see the same points as the journal, although the server is killed and comes back meanwhile."""
-    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    run = subprocess.Popen([sys.executable, "-c", LIVE], env=environment)
-    with Server(home) as own:
-        until(lambda: (home / "live" / "journal.sqlite").exists(), "a journal")
+    with live_run(home) as gate, Server(home) as own:
         first, second = Visitor(chromium, own), Visitor(chromium, own, viewport={"width": 1280, "height": 800})
         for visitor in (first, second):
             visitor.go("#/x/live")
             visitor.page.wait_for_selector(".board tbody tr")
         page = first.page
-        steer(first)
+        steer(first, gate)
         second.drawn()
         second.picture("live")
         own.kill()
@@ -183,7 +198,6 @@ def test_a_run_is_watched_and_steered_to_its_end_by_two_browsers(chromium: Any, 
         page.wait_for_selector("text=connection lost", state="detached")
         for visitor in (first, second):
             visitor.page.wait_for_selector("header .state.finished")
-        assert run.wait(SECONDS) == 0
         results = hop.load(home / "live")
         for visitor in (first, second):
             check_points(visitor, results)
@@ -192,7 +206,7 @@ def test_a_run_is_watched_and_steered_to_its_end_by_two_browsers(chromium: Any, 
             visitor.context.close()
 
 
-def steer(visitor: Visitor) -> None:
+def steer(visitor: Visitor, gate: Path) -> None:
     """Use every button of a running experiment. It is paused meanwhile, so that it does not end before the last one."""
     page = visitor.page
     trained = re.compile(r"(?<!\d)[1-9]\d*/")  # epochs
@@ -203,6 +217,7 @@ def steer(visitor: Visitor) -> None:
     visitor.says("the experiment goes on")
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Continue").wait_for()
+    gate.touch()
     page.get_by_role("button", name="One worker more").click()
     visitor.says("from 2 to 3 workers")
     page.get_by_text("3 workers", exact=True).wait_for()

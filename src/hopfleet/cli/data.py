@@ -62,6 +62,13 @@ def prepare(
     tabular: Annotated[
         bool, typer.Option("--tabular", help="Scale numbers and encode categories and dates, each column by its type.")
     ] = False,
+    delimiter: Annotated[
+        str, typer.Option(metavar="C", help="The character between the values of CSV files; 'tab' for a tab.")
+    ] = "",
+    types: Annotated[
+        str,
+        typer.Option(metavar="NAME=TYPE,...", help="Types of columns of CSV files, as in zip=string,price=float64."),
+    ] = "",
     partitions: Annotated[int, typer.Option(metavar="P", help="Number of partitions.")] = 8,
     split: Annotated[
         str | None, typer.Option(metavar="NAME=F,...", help="Fractions of the rows, as in train=0.8,valid=0.2.")
@@ -84,15 +91,16 @@ def prepare(
     Example: hopfleet prepare 'raw/*.csv' data/flights --tabular --split train=0.8,valid=0.2
     """
     from hopfleet.cli.scripts import load_object
-    from hopfleet.data.etl import Tabular
+    from hopfleet.data.etl import Files, Tabular
     from hopfleet.data.etl import prepare as prepared
 
     if recipe is not None and tabular:
         raise UsageError("--recipe and --tabular: give one of them")
     count = int(workers) if workers.isdecimal() else workers
+    raw = bool(delimiter or types)
     with json_alone(json):
         made = prepared(
-            source,
+            Files(source, delimiter="\t" if delimiter == "tab" else delimiter, types=_types(types)) if raw else source,
             folder,
             Tabular() if tabular else None if recipe is None else load_object(recipe),
             partitions=partitions,
@@ -113,6 +121,14 @@ def prepare(
         for each in several.values():
             _show(each)
     return 0
+
+
+def _types(text: str) -> dict[str, str]:
+    """Return the types of columns that text such as ``zip=string,price=float64`` gives."""
+    pairs = [each.rpartition("=") for each in text.split(",") if text]
+    if any(not name or not kind for name, _, kind in pairs):
+        raise UsageError(f"--types {text}: must be names and types of columns, as in zip=string,price=float64")
+    return {name.strip(): kind.strip() for name, _, kind in pairs}
 
 
 def _described(made: Dataset) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def plan(
 
 
 def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Backend], device: str) -> int:
-    """Train the experiment as planned, on a cluster with one team on the nodes of the plan."""
+    """Train the experiment as planned: with one team on the nodes of the plan."""
     from hopfleet.backends.base import Measurable
     from hopfleet.cli.training import train_with
 
@@ -89,11 +89,11 @@ def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Ba
     settings: dict[str, Any] = {"parallelism": chosen.parallelism}
     if chosen.devices == 1:
         return train_with(file, variable, settings)
-    # If CPUs train, a member's threads are its cores, and cores that are left prepare rows.
-    on_cpus = device == "cpu"
-    if isinstance(backend, type) or not isinstance(backend, Measurable):
-        return train_with(file, variable, settings if on_cpus else {**settings, "transform_workers": need.cpus})
-    cpus = None if on_cpus else need.cpus / need.gpus
+    on_cpus, here = device == "cpu", isinstance(backend, type) or not isinstance(backend, Measurable)
+    if here and not on_cpus:
+        settings["transform_workers"] = need.cpus
+    # If CPUs train, and on this machine, a member's threads are its cores, and cores that are left prepare rows.
+    cpus = None if on_cpus or here else need.cpus / need.gpus
     team = {"members": chosen.members, "cpus": cpus, "memory": need.memory / need.gpus}
     return train_with(file, variable, {**settings, "workers": 1}, team=team)
 

@@ -36,8 +36,8 @@ def profile(
     """Try strategies for teams of devices on a few mini-batches.
 
     Trains one configuration of each class (those that differ in more than numbers) on one device and with each
-    strategy, and tells which strategy to take: rows per second, memory, and why. Rates on more devices than were tried
-    are extrapolated. Nothing is left behind.
+    strategy, and tells which strategy to take: the time of a batch, rows per second, memory, and why. Rates on more
+    devices than were tried are extrapolated. Nothing is left behind.
 
     Example: hopfleet profile digits.py --parallelism ddp:2 --parallelism fsdp:2
     """
@@ -72,13 +72,14 @@ def profile(
 def _report(runs: Sequence[TrialRun], choices: Sequence[Choice]) -> None:
     from rich.table import Table
 
-    from hopfleet.monitor.wording import describe
+    from hopfleet.monitor.wording import describe, milliseconds
 
-    rows = Table("configuration", "strategy", "rows/s", "memory", box=None, header_style="bold", pad_edge=False)
+    columns = ("configuration", "strategy", "a batch", "rows/s", "memory")
+    rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for run in runs:
-        rate = f"{run.rows_per_second:,.0f}" if run.rows_per_second else run.error
-        memory = size(run.memory) if run.rows_per_second else ""
-        rows.add_row(describe(run.config, list(run.config), WIDTH), str(run.shape), rate, memory)
+        figures = [milliseconds(run.seconds_per_batch), f"{run.rows_per_second:,.0f}", size(run.memory)]
+        told = figures if run.rows_per_second else [run.failure]
+        rows.add_row(describe(run.config, list(run.config), WIDTH), str(run.shape), *told)
     console().print(rows)
     for choice in choices:
         echo()

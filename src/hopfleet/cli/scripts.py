@@ -9,11 +9,12 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
 from hopfleet.experiment.definition import UNDER_RUN
-from hopfleet.experiment.experiment import PREVIEW, RESUME, Experiment, FitAvoided
+from hopfleet.experiment.experiment import ADJUST, PREVIEW, RESUME, Adjust, Experiment, FitAvoided
 from hopfleet.phrases import did_you_mean
 from hopfleet.store.folder import home
 
@@ -45,10 +46,22 @@ def load_for_preview(file: Path, variable: str, arguments: Sequence[str] = ()) -
 
 
 def load_experiment(
-    file: Path, variable: str = "", *, resumed: str | None = None, arguments: Sequence[str] = ()
+    file: Path,
+    variable: str = "",
+    *,
+    resumed: str | None = None,
+    arguments: Sequence[str] = (),
+    adjust: Adjust | None = None,
 ) -> tuple[Experiment, str]:
-    """Return a file's experiment and its variable. An experiment without a name takes the name ``resumed``."""
-    names = _run(file, UNDER_RUN, resumed, arguments)
+    """Return a file's experiment and its variable. An experiment without a name takes the name ``resumed``.
+
+    ``adjust`` is applied to experiments that the file fits by itself, before they train.
+    """
+    token = ADJUST.set(adjust)
+    try:
+        names = _run(file, UNDER_RUN, resumed, arguments)
+    finally:
+        ADJUST.reset(token)
     found = {name: value for name, value in names.items() if isinstance(value, Experiment)}
     listed = ", ".join(found)
     if variable:
@@ -95,6 +108,7 @@ def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
 
 
 def _run(file: Path, name: str, resumed: str | None, arguments: Sequence[str]) -> dict[str, Any]:
+    _pickle_by_value(name)
     # Workers import the same modules as the file, so the file's folder stays on the path.
     sys.path.insert(0, str(file.parent))
     with _environment(resumed), _arguments([str(file), *arguments]):
@@ -104,6 +118,16 @@ def _run(file: Path, name: str, resumed: str | None, arguments: Sequence[str]) -
             raise
         except Exception as error:
             raise ScriptFailed(f"{_place(error, file)}: {describe(error)}") from error
+
+
+def _pickle_by_value(name: str) -> None:
+    """Have the classes of a file pickled by value: while the file runs, only this process has a module of that name."""
+    import cloudpickle
+
+    if name != "__main__":  # which is always pickled so
+        sys.modules[name] = ModuleType(name)  # only modules that are there can be registered
+        cloudpickle.register_pickle_by_value(sys.modules[name])
+        del sys.modules[name]
 
 
 def _place(error: Exception, file: Path) -> str:

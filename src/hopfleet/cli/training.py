@@ -137,13 +137,20 @@ def train_with(
 ) -> int:
     """Train the experiment of a file with other settings, and report its results. Return the exit code.
 
-    ``team`` holds arguments of ``Measurable.keep_to``: the nodes of a planned team.
+    ``team`` holds arguments of ``KeepsTo.keep_to``: the nodes of a planned team.
     """
     from hopfleet.cli.scripts import load_experiment
 
-    experiment, variable = load_experiment(file, variable)
+    def described(variable: str) -> dict[str, Any]:
+        return _origin(file, variable, overrides) | ({} if team is None else {"team": dict(team)})
+
+    def adjust(found: Experiment) -> tuple[bool, bool]:
+        _adjust(found, described(variable))
+        return overwrite and found.results is None, quiet
+
+    experiment, variable = load_experiment(file, variable, adjust=adjust)
     if experiment.results is None:
-        origin = _origin(file, variable, overrides) | ({} if team is None else {"team": dict(team)})
+        origin = described(variable)
         _start(experiment, origin, overwrite=overwrite, quiet=quiet)
     assert experiment.results is not None
     return _report(experiment.results, quiet)
@@ -239,9 +246,16 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
         raise UsageError(f"{results.name}: the file that defined it is missing; restore {file}")
     enter(origin["cwd"])
     if how == "run":
-        experiment, _ = load_experiment(file, origin["variable"], resumed=results.name)
+
+        def adjust(found: Experiment) -> tuple[bool, bool]:
+            _adjust(found, origin)
+            return False, False
+
+        experiment, _ = load_experiment(file, origin["variable"], resumed=results.name, adjust=adjust)
         if experiment.folder.path != folder.path:
             raise UsageError(f"{results.name}: {file} now defines {experiment.name}; restore its old name")
+        if experiment.results is not None:
+            return experiment.results, True
         return _start(experiment, origin), False
     echo(f"hopfleet: running {file} again from its top: fit() continues, and the code after it runs, too", err=True)
     run_script(file, origin["arguments"], resumed=results.name)
@@ -252,20 +266,25 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
 
 def keep_to_nodes(experiment: Experiment, team: Mapping[str, Any]) -> None:
     """Have the members of the experiment's only team on the nodes of a plan, if its backend still has such nodes."""
-    from hopfleet.backends.base import Measurable
+    from hopfleet.backends.base import KeepsTo
 
     if isinstance(experiment.backend, type):
         experiment.backend = experiment.backend()
-    if isinstance(experiment.backend, Measurable):
+    if isinstance(experiment.backend, KeepsTo):
         experiment.backend.keep_to(**team)
 
 
-def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
-    """Fit a file's experiment with the options of the command line."""
+def _adjust(experiment: Experiment, origin: dict[str, Any]) -> None:
+    """Give an experiment the options of the command line."""
     experiment.use(**origin["overrides"])
     if team := origin.get("team"):
         keep_to_nodes(experiment, team)
     experiment.origin = origin
+
+
+def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
+    """Fit a file's experiment with the options of the command line."""
+    _adjust(experiment, origin)
     folder = experiment.folder
     if not overwrite and folder.exists and _results(folder).finished and not _requested(folder):
         results = experiment.fit(quiet=True)

@@ -94,6 +94,11 @@ def makespan(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
+def milliseconds(seconds: float) -> str:
+    """Return a short time with three digits, as in 4.21 ms."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
 def size(count: float) -> str:
     """Format a number of bytes: ``512 B``, ``3.4 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -22,7 +22,7 @@ from hopfleet.support.logging import messages
 MOST_WAITING = 100_000
 """Jobs that may wait for the thread; further ones are dropped, with one warning."""
 
-END_SECONDS = 10.0
+END_SECONDS = 30.0
 """Seconds for which the end of a run waits for its tracker."""
 
 

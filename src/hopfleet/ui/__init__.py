@@ -9,8 +9,5 @@ TOKEN = "HOPFLEET_UI_TOKEN"
 PARENT = "HOPFLEET_UI_PARENT"
 """Environment variable: the process with which the server ends."""
 
-FRAMED = "HOPFLEET_UI_FRAMED"
-"""Environment variable: set if pages of this machine, such as a notebook, may show the page in a frame."""
-
 SOCKET = "HOPFLEET_UI_SOCKET"
 """Environment variable: the file descriptor of a socket that listens already."""

@@ -2,7 +2,8 @@
 
 A page of another site can make a browser send requests here, but it can neither read the token nor set the ``Origin``
 of a request. So every request needs the token, in a cookie that browsers do not send for other sites, and a request
-that changes something must come from a page of this server.
+that changes something must come from a page of this server. A notebook shows the page in a frame, where browsers keep
+no such cookie: there every path begins with the token, ``/TOKEN/...``, and no other page can know the address.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ HEADERS = {
 """Headers of every answer. Scripts and styles come from this server's files alone."""
 
 
-FRAMERS = "frame-ancestors http://localhost:* http://127.0.0.1:*"
-"""What replaces ``frame-ancestors 'none'`` for a notebook, whose output shows the page in a frame."""
+FRAMED_HEADERS = {
+    name: value.removesuffix("; frame-ancestors 'none'") for name, value in HEADERS.items() if name != "x-frame-options"
+}
+"""Headers of answers under ``/TOKEN/``: a page that knows that address may show it in a frame."""
 
 
 def is_loopback(host: str) -> bool:
@@ -102,14 +105,8 @@ class Access:
         secure: bool,
         read_only: bool = False,
         metrics_port: int | None = None,
-        framed: bool = False,
     ) -> None:
         self._app = app
-        self._headers = dict(HEADERS)
-        if framed:
-            policy = self._headers["content-security-policy"]
-            self._headers["content-security-policy"] = policy.replace("frame-ancestors 'none'", FRAMERS)
-            del self._headers["x-frame-options"]
         self._metrics_port = metrics_port
         self._token = token
         self._secure = secure
@@ -123,7 +120,11 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        more = dict(self._headers)
+        first, slash, rest = scope["path"].removeprefix("/").partition("/")
+        framed = bool(slash) and self._matches(first)
+        if framed:
+            scope = {**scope, "path": f"/{rest}"}
+        more = dict(FRAMED_HEADERS if framed else HEADERS)
 
         async def answer(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -134,14 +135,14 @@ class Access:
             await send(message)
 
         try:
-            if self._check(scope, headers):
+            if self._check(scope, headers, framed):
                 more["set-cookie"] = self._cookie()
         except Refusal as refusal:
             await _refuse(answer, refusal)
             return
         await self._app(scope, _limited(receive), answer)
 
-    def _check(self, scope: Scope, headers: dict[str, str]) -> bool:
+    def _check(self, scope: Scope, headers: dict[str, str], framed: bool) -> bool:
         """Raise Refusal for a request that must not be answered; return whether to set the cookie."""
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST_TARGET:
             raise Refusal(414, "the address is too long")
@@ -155,7 +156,7 @@ class Access:
         changes = scope["method"] not in ("GET", "HEAD")
         if changes or scope["path"].startswith("/api/"):
             self._check_origin(headers, changes)
-        fresh = self._authorise(scope, headers)
+        fresh = not framed and self._authorise(scope, headers)
         if changes:
             self._check_change(headers)
         return fresh

@@ -72,12 +72,15 @@ class Board:
         self.definition = folder.definition()
         self.history: History = empty_history(self.definition)
         self.number = 0  #: of the last message read
+        self.told = 0  #: the same after whole readings; any thread may look at it, and ask for changes
         self.complete = False  #: whether the journal was read to its end
         self.notices: deque[dict[str, Any]] = deque(maxlen=NOTICES)
         self.faults = 0  #: notices of faults ever made
         self.faults_of: Counter[str] = Counter()  #: the same by worker
         self.levels: dict[str, int] = {}  #: priorities of trials, where they are not 0
         self.changes: deque[tuple[int, int, str]] = deque(maxlen=REMEMBERED)  #: from a number to a number, as JSON
+        #: Charts by kind and metric: the number at which each was made, until when it will do, and its data.
+        self.charts: dict[tuple[str, str], tuple[int, float, dict[str, Any]]] = {}
         self.read_at = 0.0  #: when the board was last used, by the monotonic clock
         self._identity = self._file_identity()
 
@@ -137,6 +140,7 @@ class Board:
                 "notices": len(self.notices),
             }
             self.changes.append((before, self.number, encoded(change)))
+        self.told = self.number
         self.complete = self.complete or not more
         return more
 
@@ -180,10 +184,11 @@ class Board:
 
     def since(self, number: int) -> list[tuple[int, str]] | None:
         """Return the changes after a number, each with the number that it leads to; None if they are not known."""
-        if number == self.number:
+        if number == self.told:
             return []
-        later = [(end, text) for begin, end, text in self.changes if begin >= number]
-        known = any(begin == number for begin, _, _ in self.changes)
+        changes = tuple(self.changes)
+        later = [(end, text) for begin, end, text in changes if begin >= number]
+        known = any(begin == number for begin, _, _ in changes)
         return later if known else None
 
     # ----------------------------------------------------------------------------------------------- describing

@@ -5,20 +5,34 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.util
+import json
 import os
 import secrets
 import socket
 import subprocess
 import sys
-from html import escape
 
 from hopfleet.errors import MissingExtra
 from hopfleet.monitor.terminal.live import in_notebook
 from hopfleet.store.folder import RunFolder, home
-from hopfleet.ui import FRAMED, PARENT, SOCKET, TOKEN
+from hopfleet.ui import PARENT, SOCKET, TOKEN
 
 NEEDED = (("starlette", "Starlette"), ("uvicorn", "uvicorn"))
 """Modules that the server needs, and the packages that have them."""
+
+SCRIPT = """{
+  const [place, title, src] = VALUES;
+  const frame = Object.assign(document.createElement("iframe"), { title, src, style: "width:100%;height:0;border:0" });
+  addEventListener("message", ({ source, data }) => {
+    if (source !== frame.contentWindow || data?.hopfleet !== "ready") return;
+    frame.style = "width:100%;height:640px;border:1px solid #8886;border-radius:6px";
+  });
+  document.getElementById(place).replaceChildren(frame);
+}"""
+"""Makes the frame in a notebook's output. It is seen once the page in it says that it is there.
+
+So there is no empty frame where the browser may not show the page or cannot reach it.
+"""
 
 
 def suits_page() -> bool:
@@ -28,53 +42,44 @@ def suits_page() -> bool:
 
 def show_page(folder: RunFolder) -> str:
     """Start a server for a run folder, show the page in the notebook if this is one, and return what to tell."""
-    if not in_notebook() or _out_of_reach():
-        return f"watch it on {open_page(folder)}"
-    from IPython.display import HTML, display
+    port, token = open_page(folder)
+    base, place = f"http://127.0.0.1:{port}", f"#/x/{folder.name}"
+    if in_notebook() and not _out_of_reach():
+        from IPython.display import HTML, display
 
-    address = open_page(folder, framed=True)
-    display(HTML(frame(address, folder.name)))
-    return f"watch it above, or on {address}"
+        display(HTML(frame(f"{base}/{token}/{place}", folder.name)))
+    return f"watch it on {base}/?token={token}{place}"
 
 
 def frame(address: str, name: str) -> str:
     """Return the page as a part of a notebook."""
-    style = "width:100%;height:640px;border:1px solid #8886;border-radius:6px"
-    # IPython advises against HTML that is a frame and nothing else.
-    return f'<div><iframe src="{escape(address)}" title="{escape(name)} in Hopfleet" style="{style}"></iframe></div>'
+    place = f"hopfleet-{secrets.token_hex(8)}"
+    values = json.dumps([place, f"{name} in Hopfleet", address]).replace("<", "\\u003c")
+    return f'<div id="{place}"></div><script>{SCRIPT.replace("VALUES", values)}</script>'
 
 
-def open_page(folder: RunFolder, *, framed: bool = False) -> str:
-    """Start a server that shows a run folder, unless this process has one, and return the address of the page.
-
-    A page that is ``framed`` can be shown by other pages of this machine. Its address has the name under which a
-    notebook has its own, because browsers keep the cookie from a frame of another site.
-    """
+def open_page(folder: RunFolder) -> tuple[int, str]:
+    """Start a server that shows a run folder, unless this process has one, and return its port and its token."""
     for module, package in NEEDED:
         if not _installed(module):
             raise MissingExtra(package, "ui")
     place = "" if folder.path.parent == home() else str(folder.path)
-    server, port, token = _started(place, str(home()), framed, os.getpid())
+    server, port, token = _started(place, str(home()), os.getpid())
     if server.poll() is not None:
         _started.cache_clear()
-        server, port, token = _started(place, str(home()), framed, os.getpid())
-    return f"http://{'localhost' if framed else '127.0.0.1'}:{port}/?token={token}#/x/{folder.name}"
+        server, port, token = _started(place, str(home()), os.getpid())
+    return port, token
 
 
 @functools.cache
-def _started(place: str, base: str, framed: bool, process: int) -> tuple[subprocess.Popen[bytes], int, str]:
+def _started(place: str, base: str, process: int) -> tuple[subprocess.Popen[bytes], int, str]:
     """Start a server for a run folder, or for all of the home folder; return it with its port and its token.
 
     The socket listens before the server runs, so a browser that opens the address at once waits instead of failing.
     """
     token = secrets.token_urlsafe(24)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        told = {
-            TOKEN: token,
-            PARENT: str(process),
-            SOCKET: str(listener.fileno()),
-            **({FRAMED: "1"} if framed else {}),
-        }
+        told = {TOKEN: token, PARENT: str(process), SOCKET: str(listener.fileno())}
         server = subprocess.Popen(
             [sys.executable, "-m", "hopfleet", "ui", *([place] if place else []), "--no-browser"],
             env={**os.environ, "HOPFLEET_HOME": base, **told},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time as clocks
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ VISITED_EPOCHS = 100
 
 HEALTH = ("memory", "device_memory", "heard")
 """The numbers in the health of a worker."""
+
+CHART_SHARE = 0.02
+"""Part of a core that a chart of a running experiment takes at most: a chart that takes long is made less often."""
 
 KINDS = ("importance", "lineage", "rungs")
 """Charts whose data the server computes; the page draws all others from what it knows."""
@@ -135,7 +139,15 @@ def chart(board: Board, kind: str, metric: str | None = None) -> dict[str, Any]:
     if kind not in KINDS:
         raise NotFound(f"{kind!r}: no such chart; there are {', '.join(KINDS)}")
     options = {"metric": metric} if metric and kind == "importance" else {}
-    return chart_data(board.history, kind, **options)
+    key, now = (kind, options.get("metric", "")), clocks.monotonic()
+    if key in board.charts:
+        number, until, known = board.charts[key]
+        if number == board.number or (now < until and board.history.finished is None):
+            return known
+    found = chart_data(board.history, kind, **options)
+    until = now + (clocks.monotonic() - now) / CHART_SHARE
+    board.charts[key] = board.number, until, found
+    return found
 
 
 def predicted_spans(board: Board) -> list[Any]:

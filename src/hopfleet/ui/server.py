@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import RunFolder, find_run
-from hopfleet.ui import FRAMED, PARENT, PORT, SOCKET, TOKEN
+from hopfleet.ui import PARENT, PORT, SOCKET, TOKEN
 from hopfleet.ui.access import Access, checked_token, is_loopback
 from hopfleet.ui.shelf import Shelf
 
@@ -69,7 +69,6 @@ def serve(name: str | None, options: Options, show: Callable[[str], None]) -> No
         secure=secure,
         read_only=options.read_only,
         metrics_port=metrics_port,
-        framed=FRAMED in os.environ,
     )
     config = configuration(gate, options.certificate, options.key)
     host = f"[{options.host}]" if ":" in options.host else options.host

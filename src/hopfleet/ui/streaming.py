@@ -32,6 +32,7 @@ class Channel:
         self._watching = 0
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        self._board: Board | None = None  #: found last by the reader
         self._state = ""  #: of the run, which can change without a message
         self._problem = ""
         self._closed = False
@@ -48,18 +49,21 @@ class Channel:
         """Yield the events after a number. ``reset`` tells the page to read everything again."""
         self._watching += 1
         if self._task is None or self._task.done():
+            self._board = None
             self._task = asyncio.create_task(self._read())
         state = ""
         try:
             yield "retry: 1000\n\n"
             while not self._closed:
-                board = await self._run(self._find)
+                board = self._board
+                if board is None:
+                    board = await self._run(self._find)
                 if self._problem:
                     yield f"event: gone\ndata: {encoded({'error': self._problem})}\n\n"
                     return
                 found = board.since(after) if board.complete else []
                 if found is None:
-                    after = board.number
+                    after = board.told
                     yield f"id: {after}\nevent: reset\ndata: {{}}\n\n"
                 for number, text in found or ():
                     after = number
@@ -79,7 +83,11 @@ class Channel:
         try:
             async with asyncio.timeout(BEAT_SECONDS), self._changed:
                 await self._changed.wait_for(
-                    lambda: self._closed or bool(self._problem) or board.number != after or self._state != state
+                    lambda: (
+                        self._closed
+                        or bool(self._problem)
+                        or (board.complete and (board.told != after or self._state != state))
+                    )
                 )
         except TimeoutError:
             return False
@@ -89,10 +97,10 @@ class Channel:
         while self._watching and not self._closed:
             more, before, advanced = False, self._state, False
             try:
-                board = await self._run(self._find)
-                number = board.number
+                board = self._board = await self._run(self._find)
+                known = board.told, board.complete
                 more = await self._run(board.advance, SLICE_SECONDS)
-                advanced = board.number != number
+                advanced = (board.told, board.complete) != known
                 self._state = state_of(board.folder, board.history).value
                 self._problem = ""
             except (HopfleetError, OSError) as error:

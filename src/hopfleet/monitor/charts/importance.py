@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 FEWEST = 10
 """Trials with a value; below this number no importances are computed."""
+
+MOST = 250
+"""Trials that the forest learns from; of more, as many are drawn. A page computes importances again and again."""
 
 _REPETITIONS = 12
 _SHUFFLES = 4  #: shuffles of each parameter in each repetition
@@ -92,6 +96,9 @@ def importance_data(
     if len(trials) < FEWEST or not differing:
         return Importances(metric, len(trials), epoch, [], None, notes)
     names = [trial.id for trial in trials]
+    if len(names) > MOST:
+        notes.append(f"computed from {MOST} of {len(names)} trials, drawn at random")
+        names = sorted(random.Random(seed).sample(names, MOST))
     explained, drops = _measure([_encode(parameter, names) for parameter in differing], values, names, seed)
     found = [
         Importance(parameter.name, *_estimate(column))

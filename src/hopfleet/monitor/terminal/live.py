@@ -273,6 +273,8 @@ class NotebookView(_DrawnView):
     """An HTML output of the running notebook cell, updated in place."""
 
     _FORMAT = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
+    _ADDRESS = r"http://127\.0\.0\.1:[\w/?=#.~-]+"
+    """An address of the page. It becomes a link, so it must have no characters with a meaning in HTML."""
 
     def __init__(self, history: History, *, clock: Clock = clocks.monotonic) -> None:
         super().__init__(history, clock=clock, pause=1 / 2)
@@ -289,15 +291,19 @@ class NotebookView(_DrawnView):
             self._handle.update(html)
 
     def _html(self) -> str:
+        from rich.style import Style
         from rich.text import Text
 
         from hopfleet.monitor.terminal.screen import Screen
 
         console = Screen(record=True, file=io.StringIO(), width=110, force_jupyter=False)
         for word, style, text in self._above:
-            console.print(Text.assemble((word, style), text))
+            line = Text.assemble((word, style), text)
+            line.highlight_regex(self._ADDRESS, lambda address: Style(link=address))
+            console.print(line)
         console.print(self._picture(10))
-        return console.export_html(inline_styles=True, code_format=self._FORMAT)
+        html = console.export_html(inline_styles=True, code_format=self._FORMAT)
+        return html.replace("<a href=", '<a target="_blank" href=')
 
     def _show_warning(self, text: str) -> None:
         self._above.append(("warning ", "bold yellow", text))

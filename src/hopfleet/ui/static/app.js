@@ -47,7 +47,10 @@ function App() {
     moved(); // the address may have changed since the first paint
     const { parts } = parsed();
     const close = parts[0] === "x" && parts[1] ? feedOf(parts[1]).open() : () => {}; // both are read at the same time
-    get("api/about").then(([, found]) => setAbout(found), (error) => setProblem(error.message)).finally(close);
+    get("api/about").then(([, found]) => {
+      setAbout(found);
+      if (parent !== window) parent.postMessage({ hopfleet: "ready" }, "*"); // a notebook shows its frame now
+    }, (error) => setProblem(error.message)).finally(close);
     return () => window.removeEventListener("hashchange", moved);
   }, []);
 
@@ -72,7 +75,11 @@ function App() {
     const root = document.documentElement;
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";
-    localStorage.setItem("hopfleet-theme", root.dataset.theme);
+    try {
+      localStorage.setItem("hopfleet-theme", root.dataset.theme);
+    } catch {
+      // A browser may keep the storage from a page in a frame; the theme is then that of this view alone.
+    }
     window.dispatchEvent(new Event("hopfleet-theme"));
   };
 

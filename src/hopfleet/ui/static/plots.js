@@ -179,7 +179,7 @@ export function Parallel({ feed, onOpen, onFilter }) {
 // Data that the server computes, again after each change, but at most every few seconds.
 function useChart(feed, kind, query = "") {
   const [found, setFound] = useState({ data: null, error: "" });
-  const when = Math.floor(feed.version / 6);
+  const when = feed.header.state === "running" ? Math.floor(feed.version / 6) : feed.version;
   useEffect(() => {
     let current = true;
     get(`${feed.base}/charts/${kind}${query}`).then(
