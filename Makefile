@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all slow-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
+.PHONY: help demo test test-all slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,37 +14,52 @@ help:  ## show this list
 $(VENV)/.base:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Hopfleet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
+	@# The pip that comes with Python 3.11 takes minutes of processor time to choose among wheels.
+	-@$(BIN)/pip install --quiet --upgrade pip
 	@touch $@
 
+# Most modules of the packages are never imported, so they are compiled when one first is.
+INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable
+
 $(VENV)/.demo: $(VENV)/.base pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(INSTALL) '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cluster]'
+	$(INSTALL) '.[cluster]'
+	@# Compile the package and the tests once, which otherwise each process of pytest would do.
+	@$(BIN)/python -m pytest --collect-only -qq -m 'not slow' > /dev/null || true
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## a real model selection on real data, in about half a minute
 	$(BIN)/hopfleet demo
 
-# Processes of pytest. Some tests wait, so there are more than cores.
-JOBS ?= 4
-# Tests of other frameworks are slow ones. Each file runs in a process of its own, which imports that framework alone.
+# Processes of pytest. Some tests wait, so there are more than cores; threads of their own would only be in their way.
+JOBS ?= 3
+# Tests of other frameworks are slow ones. All tests of one of them run in one process, which imports that one alone.
 ADAPTERS := keras jax lightning transformers
-RUN := $(BIN)/python -m pytest --durations=10 --numprocesses=$(JOBS) --dist=worksteal \
-	$(foreach name,$(ADAPTERS),--ignore=tests/frameworks/test_$(name).py)
+RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 --numprocesses=$(JOBS) --dist=worksteal \
+	$(foreach name,$(ADAPTERS),--ignore-glob='*/frameworks/test_$(name)*.py')
 
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
 	$(RUN) -m 'not slow'
 
-test-all: test  ## make test, and what takes longer: clusters, notebooks, 10,000 simulated seeds, coverage of the pure folders
-	$(MAKE) --jobs=2 --output-sync=target slow-tests coverage $(addprefix adapter-,$(ADAPTERS))
+test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 10,000 simulated seeds, coverage
+	$(MAKE) --jobs=2 --output-sync=target lint test
+	$(MAKE) --jobs=2 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage
+
+# Tests that need a Ray cluster run in one process, where they share it.
+RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
 
 slow-tests: $(VENV)/.dev
-	$(RUN) -m slow
+	$(RUN) $(addprefix --ignore=,$(RAY_TESTS)) -m 'slow and not adapter'
+
+ray-tests: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -m slow $(RAY_TESTS)
 
 adapter-%: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/frameworks/test_$*.py
+	HOPFLEET_TESTS_APART=$* $(BIN)/python -m pytest -m slow -k $* $(wildcard tests/frameworks/test_$**.py) \
+	  tests/system/test_docs.py tests/system/test_examples.py
 
 PURE := controller domain planner scheduler search
 EMPTY :=
@@ -52,7 +67,7 @@ SPACE := $(EMPTY) $(EMPTY)
 COMMA := ,
 
 coverage: $(VENV)/.dev
-	$(BIN)/coverage run -m pytest -m 'not slow' $(addprefix tests/,$(PURE))
+	$(BIN)/coverage run -m pytest --hypothesis-profile=few -m 'not slow' $(addprefix tests/,$(PURE))
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 \
 	  --include='$(subst $(SPACE),$(COMMA),$(patsubst %,src/hopfleet/%/*,$(PURE)))'
 
@@ -69,7 +84,7 @@ REASON ?=
 gpu-pending:  ## without a GPU: accept changed GPU code until the next make gpu, with REASON="..."
 	@$(PYTHON) tools/check_gpu_record.py --pending '$(REASON)'
 
-GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py capturable.py interleaved.py stacked.py attention.py session.py compat.py shared.py repeatable.py parallel_gpu.py jax_cuda.py cross_entropy.py unlike.py) \
+GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py capturable.py interleaved.py stacked.py attention.py session.py compat.py shared.py repeatable.py parallel_gpu.py jax_cuda.py cross_entropy.py norms.py embeddings.py unlike.py) \
 	tests/system/test_bits.py tests/backends/test_ray_gpu.py
 
 lint: $(VENV)/.dev  ## style, types, the direction of imports, and words

@@ -21,6 +21,7 @@ import lightning.pytorch as lightning
 import numpy as np
 import optax
 import torch
+import transformers
 from sklearn.linear_model import SGDClassifier
 
 import hopfleet as hop
@@ -39,7 +40,7 @@ class Batches:
     """Rows in memory, as batches that are prepared for a session."""
 
     def __init__(self, session: Session, columns: Mapping[str, Any]) -> None:
-        self.rows = len(columns["y"])
+        self.rows = len(next(iter(columns.values())))
         starts = range(0, self.rows, BATCH)
         self._batches = [
             session.prepare({name: column[start : start + BATCH] for name, column in columns.items()}, {})
@@ -101,6 +102,22 @@ class KerasMlp(hop.KerasTask):
         return model
 
 
+class Bert(hop.TransformersTask):
+    """A small classifier of Transformers."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        return transformers.BertForSequenceClassification(
+            transformers.BertConfig(
+                vocab_size=64,
+                hidden_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                intermediate_size=128,
+                num_labels=10,
+            )
+        )
+
+
 class Linear(hop.SklearnTask):
     """A linear classifier for scikit-learn."""
 
@@ -136,6 +153,8 @@ def measure(quick: bool) -> list[Row]:
         _alone(rows, repeats, inputs=32, width=64),
         _alone(rows * 4, repeats, inputs=784, width=128),
         *_lightning(rows // 8, repeats),
+        *_lightning(rows * 2, repeats),
+        _transformers(rows // 8, repeats),
         _keras(rows // 4, repeats),
         _sklearn(rows, repeats),
     ]
@@ -231,6 +250,25 @@ def _lightning(rows: int, repeats: int) -> list[Row]:
     unit = f"a unit of {len(pairs)} batches of a LightningModule"
     started = beyond(f"{unit} by a Trainer that is started for it", theirs, bare)
     return [beyond(unit, ours, bare), replace(started, bar="", ok=None)]
+
+
+def _transformers(rows: int, repeats: int) -> Row:
+    rng = np.random.default_rng(0)
+    columns = {"input_ids": rng.integers(1, 64, (rows, 16)), "labels": rng.integers(0, 10, rows)}
+    task = Bert()
+    session = task.framework.open({"learning_rate": 1e-3}, seed=0, placement=CPU, threads=1)
+    batches, model = Batches(session, columns), task.build({}).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+
+    def loop() -> None:
+        for batch in batches:
+            optimizer.zero_grad()
+            model(**batch).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    bare, ours = timed(loop, lambda: session.train(batches, last=True), repeats=repeats)
+    return beyond(f"a unit of {len(batches)} batches of a BertForSequenceClassification", ours, bare)
 
 
 def _keras(rows: int, repeats: int) -> Row:

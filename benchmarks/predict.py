@@ -4,11 +4,13 @@ A bare loop reads the same batches, calls the model and writes one Arrow file, i
 as a worker has: OMP_NUM_THREADS says so, because libraries below PyTorch have threads that torch.set_num_threads() does
 not count. Two bare loops at once, with half of the rows each, show what a second core is worth. Workers are timed from
 their first unit to their last; the whole call, with the start of the workers, is a row of its own. For folds, the data
-grows: memory of all processes (PSS, the largest sample) and the run folder must grow as for one trial without folds.
+grows: the memory of all processes and the run folder must grow as for one trial without folds. Memory is that of no
+file, and of the files of the data, each the largest sample: pages of libraries also depend on other programs.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import threading
@@ -23,7 +25,7 @@ import pyarrow as pa
 import torch
 
 import hopfleet as hop
-from benchmarks.processes import descend, proportional
+from benchmarks.processes import anonymous, descend, mapped
 from benchmarks.row import Row, megabytes, milliseconds
 from benchmarks.runs import scratch
 from hopfleet.domain.messages import Message, UnitFinished
@@ -31,7 +33,8 @@ from hopfleet.store.journal import Journal
 
 ROWS, COLUMNS, BATCH = 1_000_000, 20, 1024
 MEMBERS, FOLDS, TRIALS, PARTITIONS = 8, 5, 8, 5
-SAMPLE_SECONDS = 0.05
+SAMPLE_SECONDS, FILES_EVERY = 0.01, 20
+"""Seconds between samples of memory: less than a block of rows is in use. The pages of files are counted in some."""
 
 
 class Perceptron(hop.TorchTask):
@@ -221,12 +224,18 @@ def _largest(folder: Path, data: hop.Dataset, valid: Any, trials: int) -> tuple[
         run_options=hop.RunOptions(folder=folder),
         worker_options=hop.WorkerOptions(device="cpu", threads=1),
     )
-    largest, ended, family = 0, threading.Event(), {os.getpid()}
+    own = files = 0
+    ended, family = threading.Event(), {os.getpid()}
 
     def sample() -> None:
-        nonlocal largest
-        while not ended.wait(SAMPLE_SECONDS):
-            largest = max(largest, sum(map(proportional, descend(family))))
+        nonlocal own, files
+        for number in itertools.count():
+            if ended.wait(SAMPLE_SECONDS):
+                return
+            if number % FILES_EVERY == 0:
+                alive = descend(family)
+                files = max(files, sum(mapped(pid, Path(data.url)) for pid in alive))
+            own = max(own, sum(map(anonymous, alive)))
 
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -235,4 +244,4 @@ def _largest(folder: Path, data: hop.Dataset, valid: Any, trials: int) -> tuple[
     finally:
         ended.set()
         sampler.join()
-    return float(largest), float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+    return float(own + files), float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))

@@ -39,6 +39,30 @@ def proportional(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
+def anonymous(pid: int) -> int:
+    """Return the bytes of a process that no file backs; 0 if it is gone."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
+def mapped(pid: int, folder: Path) -> int:
+    """Return the bytes of the files in a folder that a process has in memory, shared pages counted proportionally."""
+    try:
+        lines = (PROC / str(pid) / "smaps").read_text().splitlines()
+    except OSError:
+        return 0
+    total, inside = 0, False
+    for line in lines:
+        if not line.split(None, 1)[0].endswith(":"):  # the first line of a mapping ends with its file
+            inside = f" {folder}/" in line
+        elif inside and line.startswith("Pss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
 def _fields(place: Path) -> list[str]:
     """Return the fields after the process name, which may contain spaces."""
     return (place / "stat").read_text().rpartition(")")[2].split()

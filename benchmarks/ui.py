@@ -1,9 +1,9 @@
 """The page of a large experiment: when a browser has painted, how long the server reads, and what ten watchers cost.
 
 The journal is made up: 1,000 trials of 500 epochs and 100,000 units. The first page is opened as soon as the server
-listens, and shows what was read by then; the second one is opened when the journal is read. Then ten watchers hear of a
-run that goes on at ten units a second, and a button is clicked while real workers train. Without Chromium, its rows are
-left out.
+listens, and shows what was read by then; the second one is opened when the journal is read. Then ten watchers load what
+a page loads, all at the same time, and hear of a run that goes on at ten units a second, and a button is clicked while
+real workers train. Without Chromium, its rows are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
@@ -46,6 +47,7 @@ from hopfleet.testing.tasks import CountingTask
 TOKEN = "a-token-for-the-benchmark"
 PAINT_BAR, MEMORY_BAR, SHARE_BAR, BUSY_BAR, CLICK_BAR = 1.5, 150e6, 0.05, 0.1, 0.3
 WATCHERS = 10
+LARGE, BEARER = "/api/experiments/large", {"authorization": f"Bearer {TOKEN}"}
 
 
 def measure(quick: bool) -> list[Row]:
@@ -68,6 +70,7 @@ def measure(quick: bool) -> list[Row]:
                 rows.append(Row("ui", f"the server has read {size}", milliseconds(time.perf_counter() - began)))
                 if opened:
                     rows += painted(opened, port, "when the journal is read")
+                    rows.append(importances(opened, port))
                 rows += watched(opened, port, server.pid, RunFolder(home / "large"), 1.0 if quick else 10.0)
                 if opened:
                     rows.append(clicked(opened, port, home, 3 if quick else 20))
@@ -125,9 +128,7 @@ def made(path: Path, trials: int, epochs: int, units: int) -> None:
 
 def ready(port: int) -> None:
     """Wait until the server has read the journal."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/api/experiments/large", headers={"authorization": f"Bearer {TOKEN}"}
-    )
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{LARGE}", headers=BEARER)
     while True:
         with urllib.request.urlopen(request, timeout=60) as answer:
             if not json.load(answer)["reading"]:
@@ -183,13 +184,24 @@ def painted(opened: Any, port: int, when: str) -> list[Row]:
     ]
 
 
+def importances(opened: Any, port: int) -> Row:
+    """Return how long it takes from the click on their tab until the importances of parameters are drawn."""
+    page = opened.new_page()
+    page.goto(f"http://127.0.0.1:{port}/?token={TOKEN}#/x/large")
+    page.wait_for_selector(".board tbody tr")
+    began = time.perf_counter()
+    page.evaluate("location.hash = '#/x/large/importance'")
+    chart = "document.querySelector('.frame[data-drawn] canvas[role=img]')"
+    until(page, f"/^Importance of [1-9]/.test({chart}?.ariaLabel)")
+    took = time.perf_counter() - began
+    page.close()
+    return Row("ui", "importances of parameters", milliseconds(took))
+
+
 def watched(opened: Any, port: int, server: int, folder: RunFolder, seconds: float) -> list[Row]:
     """Return what watchers cost the server, and what the page costs a browser, while a run goes on."""
-    path = "/api/experiments/large/events"
-    streams = [HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(WATCHERS)]
-    for stream in streams:
-        stream.request("GET", path, headers={"authorization": f"Bearer {TOKEN}"})
-        stream.getresponse().readline()
+    with ThreadPoolExecutor(WATCHERS) as pool:
+        streams = [each.result() for each in [pool.submit(watching, port) for _ in range(WATCHERS)]]
     page = devtools = None
     if opened:
         page = opened.new_page()
@@ -232,6 +244,17 @@ def watched(opened: Any, port: int, server: int, folder: RunFolder, seconds: flo
             )
         )
     return rows
+
+
+def watching(port: int) -> HTTPConnection:
+    """Load what a page loads, and return a connection that hears of changes."""
+    stream = HTTPConnection("127.0.0.1", port, timeout=60)
+    for part in ("", "/epochs?metric=train_units", "/spans"):
+        stream.request("GET", f"{LARGE}{part}", headers=BEARER)
+        stream.getresponse().read()
+    stream.request("GET", f"{LARGE}/events", headers=BEARER)
+    stream.getresponse().readline()
+    return stream
 
 
 def clicked(opened: Any, port: int, home: Path, count: int) -> Row:

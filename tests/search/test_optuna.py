@@ -110,11 +110,24 @@ SEARCHES = {
     "given": lambda: Optuna(optuna.samplers.NSGAIISampler(seed=5, population_size=4), trials=None),
     "default": lambda: Optuna(trials=None),
 }
+GOALS = {"one": LOSS, "two": MANY, "limited": LIMITED}
+SPACES = {"dict": SPACE, "conditional": conditional, "named": named}
+SOME_SLOW = [
+    pytest.param(
+        search,
+        GOALS[goal],
+        SPACES[space],
+        id=f"{search}-{goal}-{space}",
+        # make test sees each search, goal and space, but not all of their products.
+        marks=[pytest.mark.slow] * (search == "gp" or (goal, space) not in zip(GOALS, SPACES, strict=True)),
+    )
+    for search in SEARCHES
+    for goal in GOALS
+    for space in SPACES
+]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "gp")) for name in SEARCHES])
-@pytest.mark.parametrize("goal", [LOSS, MANY, LIMITED], ids=["one", "two", "limited"])
-@pytest.mark.parametrize("space", [SPACE, conditional, named], ids=["dict", "conditional", "named"])
+@pytest.mark.parametrize(("name", "goal", "space"), SOME_SLOW)
 def test_a_resumed_search_goes_on_as_an_undisturbed_one(name, goal, space):
     if (name == "cmaes" and goal is MANY) or (name == "gp" and (space is not named or goal is not LOSS)):
         pytest.skip("not for this search, or too slow")

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.__main__ import NAMES
 from benchmarks.flotilla.curves import LEVEL, chance, measure
+from tests.helpers import warm
 from tests.helpers.marks import long
 
 ROOT = Path(__file__).parents[2]
@@ -29,9 +30,7 @@ LONG = {
 def test_runs(name: str) -> None:
     if name in LONG and not os.environ.get("HOPFLEET_LONG"):
         pytest.skip("HOPFLEET_LONG=1 runs it")
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--quick", "--only", name], cwd=ROOT, capture_output=True, text=True
-    )
+    done = warm.run([sys.executable, "-m", "benchmarks", "--quick", "--only", name], cwd=ROOT, text=True)
     assert done.returncode == 0, done.stderr
     assert "| benchmark" in done.stdout
 
@@ -45,8 +44,7 @@ def test_no_benchmark_is_left_out() -> None:
 def test_contenders_on_two_cores() -> None:
     """Without Ray Tune, which is not there and would take long."""
     options = ["short", "--quick", "--others", "--modes", "exact"]
-    command = [sys.executable, "-m", "benchmarks.flotilla.machine", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = warm.run([sys.executable, "-m", "benchmarks.flotilla.machine", *options], cwd=ROOT, text=True)
     assert done.returncode == 0, done.stderr
     assert "best accuracy" in done.stdout and "failed" not in done.stdout
 

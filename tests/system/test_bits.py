@@ -22,7 +22,8 @@ SEED = 11
 @pytest.mark.parametrize(
     ("backend", "workers", "profile_trials"),
     [
-        *[("inline", 1, False), ("inline", 3, False), ("local", 2, True)],
+        *[("inline", 3, False), ("local", 2, True)],
+        pytest.param("inline", 1, False, marks=pytest.mark.slow),
         *[pytest.param("local", count, False, marks=pytest.mark.slow) for count in (1, 2, 4)],
     ],
 )

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -43,10 +42,17 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
-#: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow.
+#: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So
+#: is the guide, the longest page.
+GUIDE = ROOT / "docs" / "guide.md"
 FRAMEWORKS = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
-SLOW = {*EXTEND, *FRAMEWORKS}
-SNIPPETS = [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES]
+SLOW = {*EXTEND, *FRAMEWORKS, GUIDE}
+#: Pages about frameworks whose tests run in sessions of their own.
+ADAPTERS = [page for page in FRAMEWORKS if page.stem != "scikit-learn"]
+SNIPPETS = [
+    pytest.param(page, marks=[*[pytest.mark.slow] * (page in SLOW), *[pytest.mark.adapter] * (page in ADAPTERS)])
+    for page in PAGES
+]
 
 
 @pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: str(page.relative_to(ROOT)))
@@ -54,7 +60,7 @@ def test_snippets_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """All Python of a page in one session, its commands in between, in a folder with the examples."""
-    if page in FRAMEWORKS and passes_apart(request):
+    if page in FRAMEWORKS and passes_apart(request, page.stem):
         return
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -87,17 +93,20 @@ def test_a_script_is_converted_in_few_lines(page: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.adapter
 @pytest.mark.parametrize("name", ["keras", "lightning", "transformers"])
 @pytest.mark.parametrize("sign", [pytest.param("-", marks=long), "+"], ids=["before", "after"])
 def test_scripts_run_before_and_after_their_conversion(name: str, sign: str, tmp_path: Path) -> None:
     lines = conversion(ROOT / "docs" / "frameworks" / f"{name}.md")
     assert "import " in lines[0], "the diff is of a whole script"
     script = tmp_path / "script.py"
-    script.write_text("\n".join(line[1:] for line in lines if line[:1] in ("", " ", sign)))
+    text = "\n".join(line[1:] for line in lines if line[:1] in ("", " ", sign))
+    # In one process, since each worker would import the framework again; the examples have workers.
+    script.write_text(text.replace(").fit()", ', backend="inline").fit()'))
     here = {**os.environ, "KERAS_BACKEND": "torch", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     if name == "transformers":
-        subprocess.run([sys.executable, "-m", "tests.helpers.tiny_bert"], cwd=tmp_path, env=here, check=True)
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=here, capture_output=True, text=True)
+        warm.run([sys.executable, "-m", "tests.helpers.tiny_bert"], cwd=tmp_path, env=here, check=True)
+    done = warm.run([sys.executable, str(script)], cwd=tmp_path, env=here, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

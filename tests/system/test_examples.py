@@ -11,20 +11,27 @@ from pathlib import Path
 import pytest
 
 import hopfleet as hop
-from examples.own_search import Climb
 from hopfleet.testing.searches import SearchSuite
 from tests.helpers.apart import passes_apart
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-SOME_SLOW = [
-    path if path.stem in ("digits", "own_loop") else pytest.param(path, marks=pytest.mark.slow) for path in EXAMPLES
-]
+ADAPTERS = "jax", "keras", "lightning", "transformers"
+"""Frameworks whose tests run in sessions of their own."""
+
+
+def marks(example: Path) -> list[pytest.MarkDecorator]:
+    if example.stem in ("digits", "own_loop"):
+        return []
+    return [pytest.mark.slow, *[pytest.mark.adapter] * example.stem.startswith(ADAPTERS)]
+
+
+MARKED = [pytest.param(path, marks=marks(path)) for path in EXAMPLES]
 """All examples; make test runs two of them."""
 
 
 # Keras converts its variables in a way that NumPy will not support for ever.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-@pytest.mark.parametrize("example", SOME_SLOW, ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", MARKED, ids=lambda path: path.stem)
 def test_example(
     example: Path,
     own_home: Path,
@@ -33,7 +40,7 @@ def test_example(
     capfd: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    if example.stem.startswith(("jax", "keras", "lightning", "transformers")) and passes_apart(request):
+    if example.stem.startswith(ADAPTERS) and passes_apart(request, example.stem.partition("_")[0]):
         return
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -62,8 +69,11 @@ def test_there_are_examples() -> None:
 class TestTheSearchOfTheExample(SearchSuite):
     experiments = 20
 
-    def make(self) -> Climb:
+    def make(self) -> hop.Search:
+        # Only here, since the example imports scikit-learn, which takes as long as most tests.
+        from examples.own_search import Climb
+
         return Climb()
 
     def test_it_is_short(self) -> None:
-        assert len(inspect.getsource(Climb).splitlines()) < 40
+        assert len(inspect.getsource(type(self.make())).splitlines()) < 40

@@ -119,7 +119,7 @@ NEEDS = {
         "__import__('hopfleet.support.documents').support.documents._yaml('')",
         "this needs PyYAML, .*'hopfleet[yaml]'; JSON files need nothing",
     ),
-    "PIL": ("hopfleet.Images((2, 2))._decoded(b'')", "this needs Pillow, .*'hopfleet[images]'"),
+    "PIL": ("hopfleet.Images((2, 2))._decoded(b'', None)", "this needs Pillow, .*'hopfleet[images]'"),
     "matplotlib": ("hopfleet.load('done').plot()", "this needs matplotlib, .*'hopfleet[plot]'"),
     "pandas": ("hopfleet.load('done').dataframe()", "this needs pandas, .*'hopfleet[pandas]'"),
     "scipy": (

@@ -190,6 +190,7 @@ def _frames() -> list[str]:
     return [frame.function for frame in inspect.stack(0)]
 
 
+@pytest.mark.slow
 def test_out_of_memory_splits_a_flotilla():
     alone, together = (fitted(Cramped(), fuse) for fuse in ("off", "exact"))
     assert outcome(alone) == outcome(together)

@@ -88,7 +88,7 @@ def test_a_version_that_was_nowhere_else_is_made_again(tmp_path: Path) -> None:
     assert_undisturbed_bits(tmp_path, results)
 
 
-@pytest.mark.parametrize("at", [27, 50])
+@pytest.mark.parametrize("at", [27, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_saved_version_is_loaded_again(tmp_path: Path, at: int) -> None:
     assert_undisturbed_bits(tmp_path, run(tmp_path, at=at, times=1))
 

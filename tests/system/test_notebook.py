@@ -93,5 +93,5 @@ def test_the_debugger_stops_in_the_task(tmp_path: Path, how: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(code)
     start = [sys.executable, str(script)] if how == "breakpoint" else [sys.executable, "-m", "pdb", str(script)]
-    done = subprocess.run(start, input=commands, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run(start, input=commands, cwd=tmp_path, text=True, timeout=120)
     assert "['batch_size', 'lr', 'width']" in done.stdout, done.stdout + done.stderr

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.paradigms.network import missing
+from tests.helpers import warm
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "papers"
@@ -38,7 +38,7 @@ def test_plans_are_run_on_hosts() -> None:
     if lacks := missing():
         pytest.skip("; ".join(lacks))
     command = [sys.executable, "-m", "benchmarks.paradigms.plans", "--quick"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = warm.run(command, cwd=ROOT, text=True)
     assert done.returncode == 0, done.stderr
     assert "by the best of 9 that were run" in done.stdout
 
@@ -46,6 +46,6 @@ def test_plans_are_run_on_hosts() -> None:
 @pytest.mark.slow
 def test_the_report_is_made(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.papers", "--smoke", "--folder", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = warm.run(command, cwd=ROOT, text=True)
     assert done.returncode == 0, done.stderr
     check(tmp_path)

@@ -67,7 +67,8 @@ def assert_undisturbed_bits(home: Path) -> None:
         assert_same_state(trial.last_checkpoint, model, optimizer, schedule)
 
 
-@pytest.mark.parametrize(("backend", "workers"), [("local", "2"), pytest.param("inline", "2", marks=pytest.mark.slow)])
+@pytest.mark.slow  # make test runs a like attack of tests/chaos
+@pytest.mark.parametrize(("backend", "workers"), [("local", "2"), ("inline", "2")])
 def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> None:
     for after in (40, 150):
         assert run_and_signal(own_home, [backend, workers], after, signal.SIGKILL) == -signal.SIGKILL
@@ -120,6 +121,7 @@ def test_a_disturbed_worker_changes_no_bits(own_home: Path, after: int, steps: t
     assert_undisturbed_bits(own_home)
 
 
+@pytest.mark.slow
 def test_lost_versions_are_trained_again_in_the_same_order(own_home: Path) -> None:
     """The machine went down: shared memory is empty, and a durable file was damaged."""
     run_and_signal(own_home, ["local", "2"], 150, signal.SIGKILL)
@@ -139,6 +141,7 @@ def test_lost_versions_are_trained_again_in_the_same_order(own_home: Path) -> No
     assert_undisturbed_bits(own_home)
 
 
+@pytest.mark.slow
 def test_first_interrupt_leaves_a_resumable_run(own_home: Path) -> None:
     status = run_and_signal(own_home, ["local", "2"], 60, signal.SIGINT)
     assert status != 0

@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+# One script with all of this takes a process of its own and 15 seconds.
+pytestmark = pytest.mark.slow
+
 SETTINGS = """
 SIZE = 1
 LAYERS = [1]

@@ -91,7 +91,7 @@ def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
     # check_private.
     loading = {"process.py", "worker_actor.py", "surroundings.py", "pool.py", "recipe.py", "bundle.py"}
     plain = {"wire.py", "workspace.py"}
-    cloud = {(file, "cloudpickle") for file in (*loading, "pickling.py", "frameworks.py")}
+    cloud = {(file, "cloudpickle") for file in (*loading, "pickling.py", "frameworks.py", "scripts.py")}
     assert pickles == cloud | {(file, "pickle") for file in plain}
     assert {file for file, name in calls() if name == "cloudpickle.loads"} == loading
     assert {file for file, name in calls() if name == "pickle.loads"} == plain
@@ -122,4 +122,4 @@ def test_no_socket_has_a_name_or_a_port() -> None:
     bound = {(file, name) for file, name in calls() if not name.endswith("signature.bind")}
     listening = {file for file, name in bound if name.endswith((".bind", ".listen")) or "Listener" in name}
     # Of the page, and of teams by way of meeting.py.
-    assert listening <= {"server.py", "worker_actor.py", "ps_async.py"}
+    assert listening <= {"server.py", "worker_actor.py", "ps_async.py", "team.py"}

@@ -140,15 +140,16 @@ def test_trial_runs_choose_the_teams_once(monkeypatch: pytest.MonkeyPatch) -> No
     tried: list[TeamShape] = []
 
     def run_trials(
-        experiment: Any, place: Any, wanted: Sequence[TeamShape], tell: Any, data: Any, *, apart: bool
+        experiment: Any, place: Any, wanted: Sequence[TeamShape], tell: Any, data: Any, *, apart: bool = False
     ) -> Iterator[TrialRun]:
         tried.extend(wanted)
-        return iter([TrialRun({"lr": 0.01}, shape, 10.0 * shape.devices) for shape in wanted])
+        return iter([TrialRun({"lr": 0.01}, shape, 10.0 * shape.devices, batch=2) for shape in wanted])
 
     monkeypatch.setattr(teams, "run_trials", run_trials)
     chosen = experiment("chosen", parallelism="auto", workers=2, batch_size=2)
     preview = chosen.preview(quiet=True)
-    assert "trial runs" in str(preview) and "single  10 rows/s" in str(preview) and "dry runs" in str(preview)
+    assert "trial runs" in str(preview) and "dry runs" in str(preview)
+    assert "single  200 ms a batch, 10 rows/s" in str(preview)
     assert preview.as_json()["parallelism"]["shapes"] == ["ddp:2"]
     assert not chosen.folder.path.exists(), "a preview leaves nothing behind"
     tried.clear()

@@ -19,28 +19,14 @@ from hopfleet.domain.messages import Event, RecordLogged, UnitFinished, WorkerJo
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import AllTrialsFailed, UsageError
 from hopfleet.experiment.previewing import scratch_folder
+from hopfleet.experiment.resources import plan_workers
 from hopfleet.experiment.trial_runs import run_trials
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from hopfleet.worker.protocol import Beat, Report
 from tests.helpers import marks
-
-
-class Net(hop.TorchTask):
-    """A small net in double precision, with dropout."""
-
-    def build(self, config: Mapping[str, Any]) -> Any:
-        model = torch.nn.Sequential(
-            torch.nn.Linear(8, 16),
-            torch.nn.Tanh(),
-            torch.nn.Dropout(config.get("dropout", 0.0)),
-            torch.nn.Linear(16, 1),
-        ).double()
-        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+from tests.helpers.sample_tasks import DoubleNet as Net
 
 
 class Failing(Net):
@@ -135,6 +121,7 @@ def losses(results: hop.Results) -> list[float]:
     return [row["loss"] for trial in results.trials for row in trial.history]
 
 
+@pytest.mark.slow
 def test_a_team_trains_like_one_worker_and_replays() -> None:
     alone = experiment("alone").fit(quiet=True)
     team = experiment("team", parallelism="ddp:2").fit(quiet=True)
@@ -145,6 +132,7 @@ def test_a_team_trains_like_one_worker_and_replays() -> None:
     assert [trial.verdict for trial in replay(team).trials] == ["equal", "equal"]
 
 
+@pytest.mark.slow
 def test_asynchronous_training_is_announced_as_not_repeatable_and_not_replayed() -> None:
     results = experiment("loose", parallelism="ps_async:2").fit(quiet=True)
     assert any("training again ends with other weights" in message.text for message in _records(results))
@@ -217,6 +205,7 @@ def test_members_killed_again_and_again_cost_nothing_but_time(strategy: str) -> 
     assert verify(killed.folder).ok
 
 
+@pytest.mark.slow
 def test_a_failing_trial_fails_alone() -> None:
     results = experiment("failing", Failing(), parallelism="ddp:2", batch_size=32).fit(quiet=True)
     states = {trial.config["lr"]: trial.state.value for trial in results.trials}
@@ -225,16 +214,12 @@ def test_a_failing_trial_fails_alone() -> None:
     assert "ValueError: enough" in failed.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
         pytest.param("ddp:2", "BatchNorm on a team: each member normalizes its own share", id="shares"),
-        pytest.param(
-            "pipeline:2",
-            "BatchNorm on a team: it normalizes each of the 8 micro-batches",
-            id="stages",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("pipeline:2", "BatchNorm on a team: it normalizes each of the 8 micro-batches", id="stages"),
     ],
 )
 def test_batch_norm_on_a_team_is_announced(strategy: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +233,7 @@ def test_batch_norm_on_a_team_is_announced(strategy: str, said: str, capfd: pyte
     [
         pytest.param({"parallelism": "ddpp"}, "unknown; did you mean 'ddp'", id="unknown"),
         pytest.param({"parallelism": "ddp:two"}, "after the colon must come a number", id="number"),
-        pytest.param({"parallelism": "ddp:1"}, "needs at least 2 devices", id="one"),
+        pytest.param({"parallelism": "ddp:1"}, "needs at least 2 devices, as in 'ddp:2'", id="one"),
         pytest.param({"parallelism": "ps/3:2"}, "'ps/3' needs at least 3 devices", id="servers"),
         pytest.param({"parallelism": "ps/0:2"}, "a number of servers, at least 1", id="no server"),
         pytest.param({"parallelism": "ps/0+2:2"}, r"'ps/0\+2' needs at least 3 devices", id="no worker"),
@@ -260,12 +245,36 @@ def test_batch_norm_on_a_team_is_announced(strategy: str, said: str, capfd: pyte
             {"parallelism": "ddp:4", "batch_size": 3}, "batch_size=3: is smaller than a team of 4", id="batch"
         ),
         pytest.param({"parallelism": "ddp:2", "backend": "inline"}, "use backend='local'", id="inline"),
-        pytest.param({"parallelism": "ddp", "workers": 64}, "each team needs at least 2", id="few"),
+        pytest.param(
+            {"parallelism": "ddp", "workers": 64},
+            "for 64 workers, and each team needs at least 2; .*with a number, as in 'ddp:2', or use",
+            id="few",
+        ),
+        pytest.param(
+            {"parallelism": "ddp:2", "worker_options": hop.WorkerOptions(device="cpu:0")},
+            "parallelism='ddp:2': device='cpu:0' is one device, and a team has several; use device='cpu'",
+            id="one of several",
+        ),
     ],
 )
 def test_mistakes(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said.replace("(", r"\(")):
         experiment("wrong", **options).fit(quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "said"),
+    [
+        pytest.param(2, TeamShape("ddp", 4), "2 devices of kind 'cuda', and each .* use 'ddp:2', dev", id="more"),
+        pytest.param(1, TeamShape("ddp", 2), "1 device of kind 'cuda', .* needs its own; use device='cpu'", id="other"),
+        pytest.param(1, TeamShape("ddp", 0), "has 1 device of kind 'cuda', and each team needs .*; use par", id="one"),
+    ],
+)
+def test_too_few_gpus(gpus: int, asked: TeamShape, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Net()
+    monkeypatch.setattr(type(task.framework), "devices", lambda framework: ("cuda", gpus))
+    with pytest.raises(UsageError, match=said):
+        plan_workers(Local(), task, workers="auto", device="auto", threads=1, trials=4, teams=(asked,))
 
 
 @pytest.mark.slow
@@ -278,6 +287,7 @@ def test_trial_runs_of_strategies() -> None:
     assert [(run.config["width"], run.shape) for run in runs] == [
         (width, shape) for shape in shapes for width in ("cut", "whole")
     ]
+    assert [run.error for run in runs[:4]] == [""] * 4
     assert all(run.rows_per_second > 0 for run in runs[:4])
     assert all("for 5 stages" in run.error for run in runs[4:])
 
@@ -288,6 +298,7 @@ def test_spilling_works_in_this_process(tmp_path: Path) -> None:
     assert digests(spilled) == digests(alone)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_cut() -> None:
     with pytest.raises(AllTrialsFailed, match=r"the model has 2 block\(s\) \(0, 1\) for 3 stages"):
         experiment("cut", WithBatchNorm(), parallelism="pipeline:3").fit(quiet=True)
