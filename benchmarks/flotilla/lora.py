@@ -231,6 +231,8 @@ def experiment(shape: str, rows: int, tokens: int, steps: int, mode: str, device
         "folder": sum(path.stat().st_size for path in results.folder.path.rglob("*") if path.is_file()),
         "shared": sum(path.stat().st_size for path in results.folder.shared.iterdir()),
         "version": max(one.size for one in messages if isinstance(one, VersionSaved)),
+        # Each trial keeps its adapter and the state of its optimizer on the device, which is what a version holds.
+        "adapters": sum({one.ref.trial: one.size for one in messages if isinstance(one, VersionSaved)}.values()),
     }
     for line in sorted({line for path in results.folder.logs.glob("*.log") for line in path.read_text().splitlines()}):
         print("   log:", line)
@@ -260,7 +262,8 @@ def main() -> None:
             rate, megabytes = found["tokens/s"], {name: found[name] / 1e6 for name in ("folder", "shared", "version")}
             print(
                 f"   {mode}: {rate:,.0f} tokens/s, {rate / alone:.2f} times the plain loop; "
-                f"{taken / 1e9:.2f} GB, {taken / (memory or 1):.2f} times; "
+                f"{taken / 1e9:.2f} GB, {taken / (memory or 1):.2f} times, "
+                f"{(taken - found['adapters']) / (memory or 1):.2f} times without the adapters; "
                 f"run folder {megabytes['folder']:,.1f} MB ({megabytes['shared']:,.1f} shared); "
                 f"at most {megabytes['version']:.2f} MB a hop; {time.perf_counter() - began:.0f} s in all",
                 flush=True,

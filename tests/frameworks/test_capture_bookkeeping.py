@@ -16,7 +16,7 @@ import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache
-from hopfleet.frameworks.torch.engines import capture, capture_backend, cuda_graphs
+from hopfleet.frameworks.torch.engines import capture_backend, cuda_graphs
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved
@@ -241,7 +241,7 @@ def test_updates_that_cannot_be_captured_are_made_eagerly_after_captured_gradien
 @pytest.mark.parametrize("shares_memory", [False, True])
 def test_the_device_has_all_gradients_to_compute_before_the_host_makes_updates(shares_memory, tmp_path, monkeypatch):
     if shares_memory:  # as large models do: the next replay overwrites the gradients of the one before
-        monkeypatch.setattr(capture, "LARGE", 0)
+        monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0)
     log: list[list[str]] = []
 
     class Hooked(Task):
@@ -259,7 +259,7 @@ def test_the_device_has_all_gradients_to_compute_before_the_host_makes_updates(s
 
 
 def test_large_models_use_one_memory_for_captures_comparisons_and_evaluations(tmp_path, monkeypatch):
-    monkeypatch.setattr(capture, "LARGE", 0)
+    monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0)
     (sessions, backend), (alone, _) = several(Task()), several(Task())
     evaluated = CudaGraphs(sessions).evaluate(Batches(8, 8), seed=1)
     assert evaluated == [one.evaluate(Batches(8, 8), seed=1) for one in alone]
@@ -280,7 +280,7 @@ def test_small_models_have_memory_of_their_own(tmp_path):
 
 def test_stacks_with_batches_of_other_sizes_have_other_memory(monkeypatch):
     """They step at the same time."""
-    monkeypatch.setattr(capture, "LARGE", 0)
+    monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0)
     configs = [{"lr": 0.1 / n, "batch_size": size} for size in (4, 8) for n in range(1, 5)]
     sessions, backend = several(Task(), configs)
     StackedGraphs(sessions).train_mixed([Batches(4, 4, 4), Batches(8, 8)], [0] * 4 + [1] * 4, last=[False] * 8)

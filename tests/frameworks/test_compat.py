@@ -84,7 +84,7 @@ def test_fused_updates(kind: type[torch.optim.Optimizer]) -> None:
     weight.grad = grad.clone()
     kind([weight], lr=0.1, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1).step()  # type: ignore[call-arg]
     mine, first, second = torch.ones(2, 3), torch.zeros(2, 3), torch.zeros(2, 3)
-    _compat.fused_update(kind)(
+    _compat.fused_update(decoupled=kind is torch.optim.AdamW)(
         [mine], [grad], [first], [second], [], [torch.tensor(1.0)],
         lr=0.1, beta1=0.8, beta2=0.9, weight_decay=0.1, eps=1e-6, amsgrad=False, maximize=False,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
-from hopfleet.frameworks.torch.engines import capture, capture_backend
+from hopfleet.frameworks.torch.engines import capture_backend
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
 from hopfleet.frameworks.torch.steps import Steps
@@ -108,8 +108,11 @@ def test_evaluations_are_captured_too(place, tmp_path):
     assert found == [[one.evaluate(Batches(place.device), seed=seed) for one in alone] for seed in (1, 2)]
 
 
-def test_a_snapshot_is_not_changed_by_training(place, tmp_path):
+@pytest.mark.parametrize("large", [False, True])
+def test_a_snapshot_is_not_changed_by_training(large, place, tmp_path):
+    """Copies of adapters leave the device of a large model; the file is the same."""
     (one,) = several(place, Task(place), [{"optimizer": "adam", "lr": 0.1}])
+    one.large = large
     one.train(Batches(place.device), last=False)
     before, write = bits(one, tmp_path), one.snapshot()
     one.train(Batches(place.device), last=True)
@@ -402,7 +405,7 @@ def test_captures_in_shared_memory_have_the_bits_of_trials_alone(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As captures of large models are."""
-    monkeypatch.setattr(capture, "LARGE", 0)
+    monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0)
     configs = [{"optimizer": "momentum", "lr": 0.01 * n} for n in range(1, 4)]
     captures = compare(place, Task(place), configs, tmp_path)
     assert all(one.place is not None for some in captures[0] for one in some.values())

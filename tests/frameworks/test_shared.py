@@ -14,7 +14,6 @@ import hopfleet as hop
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import EngineCache, SharedStateChanged
 from hopfleet.frameworks.torch import shared
-from hopfleet.frameworks.torch.engines import capture
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.shared import SharedTensors
@@ -338,7 +337,7 @@ def test_an_optimizer_with_frozen_weights_is_not_stacked(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("large", [False, True])
 def test_captures_of_large_models_share_memory_and_take_turns(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
-    monkeypatch.setattr(capture, "LARGE", 0 if large else 1 << 40)
+    monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0 if large else 1 << 40)
     cache = EngineCache()
     recorded_capture(cache)
     together = [opened(cache, Lora(), rank=rank) for rank in (2, 3, 4)]

@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, Any] = {
     "adam": lambda p, c: torch.optim.Adam(p, lr=c["lr"], betas=(c["beta"], 0.99), weight_decay=c["decay"]),
     "amsgrad": lambda p, c: torch.optim.Adam(p, lr=c["lr"], amsgrad=True),
     "adamw": lambda p, c: torch.optim.AdamW(p, lr=c["lr"], betas=(c["beta"], 0.99), weight_decay=c["decay"]),
+    "decoupled": lambda p, c: torch.optim.Adam(p, lr=c["lr"], weight_decay=c["decay"], decoupled_weight_decay=True),
     "rmsprop": lambda p, c: torch.optim.RMSprop(p, lr=c["lr"], alpha=c["beta"], weight_decay=c["decay"]),
     "centered": lambda p, c: torch.optim.RMSprop(p, lr=c["lr"], momentum=c["beta"], centered=True),
     "adagrad": lambda p, c: torch.optim.Adagrad(p, lr=c["lr"], lr_decay=0.1, weight_decay=c["decay"]),

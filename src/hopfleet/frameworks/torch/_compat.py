@@ -8,7 +8,7 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -79,14 +79,21 @@ def convolves(model: torch.nn.Module) -> bool:
 
 # -------------------------------------------------------------------------------------------------------- optimizers
 
-FUSED: Mapping[type[Optimizer], str] = {torch.optim.Adam: "_fused_adam_", torch.optim.AdamW: "_fused_adamw_"}
-"""Optimizers whose update of one member's weights is a single operation of torch, and the name of the operation."""
+FUSED = (torch.optim.Adam, torch.optim.AdamW)
+"""Optimizers whose update of one member's weights is a single operation of torch."""
 
 
-def fused_update(kind: type[Optimizer]) -> Callable[..., None]:
-    """Return the operation that updates all weights of one member, for an optimizer in ``FUSED``."""
-    update: Callable[..., None] = getattr(torch, FUSED[kind])
+def fused_update(*, decoupled: bool) -> Callable[..., None]:
+    """Return the operation that updates all weights of one member; ``decoupled`` as AdamW decays weights."""
+    update: Callable[..., None] = torch._fused_adamw_ if decoupled else torch._fused_adam_
     return update
+
+
+def compiled_kernel(source: str, name: str, device: torch.device) -> Callable[..., None]:
+    """Compile a kernel for a device. Raises AttributeError, OSError or RuntimeError where torch cannot do that."""
+    with torch.cuda.device(device):
+        kernel: Callable[..., None] = torch.cuda._compile_kernel(source, name)
+    return kernel
 
 
 def has_step_hooks(optimizer: Optimizer, known: object = None) -> bool:

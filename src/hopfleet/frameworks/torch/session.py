@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import weakref
@@ -28,10 +29,13 @@ from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
 from hopfleet.frameworks.torch.settings import WARN, tf32
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
-from hopfleet.frameworks.torch.snapshot import identity, snapshot
+from hopfleet.frameworks.torch.snapshot import Snapshot, identity
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 from hopfleet.frameworks.tracked_config import TrackedConfig
+
+LARGE = 1 << 28
+"""Bytes. A model with more weights keeps a device busy by itself."""
 
 Rows = NDArray[np.integer]
 """Numbers of rows, in the order of an epoch."""
@@ -251,6 +255,11 @@ class TorchSession(Session):
         # Evaluation exchanges averages and weights, and the forward pass may change buffers.
         return not self.average and next(self.model.buffers(), None) is None
 
+    @functools.cached_property
+    def large(self) -> bool:
+        """Whether the model keeps a device busy by itself, so that its trials take turns and share memory."""
+        return sum(weight.nbytes for weight in self.model.parameters()) > LARGE
+
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
@@ -268,9 +277,10 @@ class TorchSession(Session):
 
     def snapshot(self) -> Callable[[Path], None]:
         # The layout of the file is left to the thread that writes it.
-        rebuilt = snapshot(checkpoint.state_of(self))
-        if self.device.type != "cuda":
-            return lambda path: self._write(path, rebuilt(), safetensors.write)
+        # Beside a large model, the copies of many adapters would take a part of the device's memory that is missed.
+        copy = Snapshot(checkpoint.state_of(self), fetched=LARGE if self.large else 0)
+        if not copy.on_cuda:
+            return lambda path: self._write(path, copy.rebuilt(), safetensors.write, copy.of_host)
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         made.record(torch.cuda.current_stream(self.device))
 
@@ -279,12 +289,18 @@ class TorchSession(Session):
             stream = self.cache.part(WriteStreams).of(self.device)
             stream.wait_event(made)
             with torch.cuda.stream(stream):
-                self._write(path, rebuilt(), safetensors.write_at_once)
+                self._write(path, copy.rebuilt(), safetensors.write_at_once)
 
         return write
 
-    def _write(self, path: Path, state: checkpoint.State, write: checkpoint.Write) -> None:
-        checkpoint.save(path, state, self.device, self.cache, write)
+    def _write(
+        self,
+        path: Path,
+        state: checkpoint.State,
+        write: checkpoint.Write,
+        of_host: Callable[[torch.Tensor], bool] = checkpoint.on_host,
+    ) -> None:
+        checkpoint.save(path, state, self.device, self.cache, write, of_host)
 
     def load(self, path: Path) -> None:
         try:

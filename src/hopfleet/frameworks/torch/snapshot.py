@@ -5,7 +5,7 @@ written.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -30,30 +30,49 @@ class CopiedTensor(NamedTuple):
     number: int
 
 
-@torch.no_grad()
-def snapshot(state: Tree) -> Callable[[], Tree]:
-    """Copy a state; return a function that rebuilds the copy. Tensors that share memory share it in the copy, too.
+class Snapshot:
+    """A copy of a state, from which the state is rebuilt. Tensors that share memory share it in the copy, too.
 
-    All tensors of one type and device are copied by a single operation, since training waits for the copy. The rest
-    of the work is left to the function returned.
+    All tensors of one type and device are copied by a single operation, since training waits for the copy; the rest of
+    the work is left to ``rebuilt``. Copies of fewer than ``fetched`` bytes leave their device at once.
     """
-    tensors: list[torch.Tensor] = []
-    tree = _numbered(state, tensors, {})
-    kinds: dict[Hashable, list[int]] = {}
-    for number, tensor in enumerate(tensors):
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
-    rows = [_in_a_row([tensors[number] for number in some]) for some in kinds.values()]
-    shapes = [tensor.shape for tensor in tensors]
-    tensors.clear()
 
-    def rebuilt() -> Tree:
+    @torch.no_grad()
+    def __init__(self, state: Tree, *, fetched: int = 0) -> None:
+        tensors: list[torch.Tensor] = []
+        self._tree = _numbered(state, tensors, {})
+        kinds: dict[Hashable, list[int]] = {}
+        for number, tensor in enumerate(tensors):
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
+        self._numbers = list(kinds.values())
+        self._rows: list[torch.Tensor] = []
+        self._fetched: list[torch.Tensor] = []
+        fetches = sum(tensor.nbytes for tensor in tensors) < fetched
+        for some in self._numbers:
+            row = _in_a_row([tensors[number] for number in some])
+            if fetches and row.device.type != "cpu":
+                row = row.cpu()
+                self._fetched.append(row)
+            self._rows.append(row)
+        self._shapes = [tensor.shape for tensor in tensors]
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether some of the copies are on a GPU."""
+        return any(row.is_cuda for row in self._rows)
+
+    def rebuilt(self) -> Tree:
+        """Return the state, which consists of views of the copies."""
         copies: dict[int, torch.Tensor] = {}
-        for row, numbers in zip(rows, kinds.values(), strict=True):
-            pieces = torch.split(row, [shapes[number].numel() for number in numbers])
-            copies |= {number: piece.view(shapes[number]) for number, piece in zip(numbers, pieces, strict=True)}
-        return _rebuilt(tree, copies)
+        for row, numbers in zip(self._rows, self._numbers, strict=True):
+            pieces = torch.split(row, [self._shapes[number].numel() for number in numbers])
+            copies |= {number: piece.view(self._shapes[number]) for number, piece in zip(numbers, pieces, strict=True)}
+        return _rebuilt(self._tree, copies)
 
-    return rebuilt
+    def of_host(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of the rebuilt state was in the memory of the host before the copy."""
+        places = {row.untyped_storage().data_ptr() for row in self._fetched}
+        return tensor.device.type == "cpu" and tensor.untyped_storage().data_ptr() not in places
 
 
 def identity(tensor: torch.Tensor) -> Hashable:

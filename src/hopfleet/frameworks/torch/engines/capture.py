@@ -24,9 +24,6 @@ from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
 from hopfleet.support.user_code import describe_with_place
 
-LARGE = 1 << 28
-"""Bytes. A model with more weights keeps a device busy by itself."""
-
 CHECKS = 3
 """Replays of the first step of a kind of member that are compared with eager steps, from the first update on."""
 
@@ -106,8 +103,7 @@ def shared_pool(session: TorchSession, size: object) -> Pool | None:
     """
     if session.options.accumulate > 1:
         return None  # gradients stay in the memory of a capture while those of other members are replayed
-    weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
-    return session.cache.part(GraphCache).pool(size, session.device) if weights > LARGE else None
+    return session.cache.part(GraphCache).pool(size, session.device) if session.large else None
 
 
 def backend_of(session: TorchSession) -> CaptureBackend:

@@ -29,7 +29,7 @@ from hopfleet.frameworks.torch.parallel.strategy import Crew, Share, Strategy
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.shared import SharedTensor
-from hopfleet.frameworks.torch.snapshot import snapshot
+from hopfleet.frameworks.torch.snapshot import Snapshot
 from hopfleet.frameworks.torch.steps import rows_of, summed
 from hopfleet.frameworks.torch.trial import SharedTask
 
@@ -189,12 +189,18 @@ class TeamSession(TorchSession):
     def snapshot(self) -> Callable[[Path], None]:
         if not self.spread:
             return super().snapshot()
-        rebuilt = snapshot(self._collected())
-        return lambda path: self._write(path, rebuilt(), safetensors.write)
+        copy = Snapshot(self._collected())
+        return lambda path: self._write(path, copy.rebuilt(), safetensors.write)
 
-    def _write(self, path: Path, state: checkpoint.State, write: checkpoint.Write) -> None:
+    def _write(
+        self,
+        path: Path,
+        state: checkpoint.State,
+        write: checkpoint.Write,
+        of_host: Callable[[torch.Tensor], bool] = checkpoint.on_host,
+    ) -> None:
         if not self.spread:
-            super()._write(path, state, write)
+            super()._write(path, state, write, of_host)
             return
         # Where a tensor lies now says nothing: on one device, only the counters of optimizers stay on the host.
         checkpoint.save(path, state, self.device, self.cache, write, host=lambda tensor: not tensor.ndim)

@@ -19,9 +19,10 @@ from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_k
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
+from hopfleet.frameworks.torch.engines.stacked.kernels import adam_kernel
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
-from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, settings_of, state_names
+from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, decoupled, settings_of, state_names
 from hopfleet.frameworks.torch.session import TorchSession
 
 Numbers = list[list[dict[str, float]]]
@@ -50,8 +51,11 @@ class Stack:
         self._units = [-1] * len(sessions)
         #: The step counts that the optimizers keep for each parameter, by device, once they hold their rows.
         self._counts: dict[torch.device, Table] = {}
-        #: Whether updates are fused. Only their learning rates can be read from the device, not their other settings.
-        self._fuses = type(sessions[0].optimizers[0]) in FUSED
+        adam = type(sessions[0].optimizers[0]) in FUSED
+        #: The kernel that updates all members at once, and reads all of their settings from the device.
+        self._kernel = adam_kernel(self.weights.device) if adam and self.weights.dtype == torch.float32 else None
+        #: Otherwise: whether updates are fused. Only their learning rates can be read from the device.
+        self._fuses = adam and self._kernel is None
         #: For fused updates: weights and state of each member, piece by piece, and the update of each group and member.
         self._lists = [[layout.pieces(table[row]) for table in self._tables_of_update] for row in layout.rows]
         self._updates: list[list[Callable[[Sequence[Table]], None]]] = []
@@ -136,28 +140,35 @@ class Stack:
         optimizer = self.sessions[0].optimizers[0]
         with torch.no_grad():
             for index, (group, known) in enumerate(zip(optimizer.param_groups, self._layout.groups, strict=True)):
+                if self._kernel is not None and not group["maximize"]:
+                    columns, by_itself = self._layout.columns[known.parameters], decoupled(optimizer, group)
+                    tables = [self.weights, *(self.state[name] for name in state_names(optimizer, group))]
+                    pieces = grads[known.pieces]
+                    self._kernel.update(tables, pieces, columns, known.settings, self.steps, decoupled=by_itself)
+                    continue
                 if self._fuses and not group["maximize"]:
                     self._fused(index, grads[known.pieces])
                     continue
                 rows = self._layout.joined(grads, known) if self._layout.by_parameter else grads[index]
                 state = {name: self.state[name][:, known.columns] for name in state_names(optimizer, group)}
-                flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
+                flags = Flags(bool(group.get("nesterov")), decoupled(optimizer, group))
                 downhill = -rows if group.get("maximize") else rows
                 weights = self.weights[:, known.columns]
                 UPDATES[type(optimizer)](weights, downhill, state, known.settings, self.steps, flags)
 
     def _update(self, index: int, row: int) -> Callable[[Sequence[Table]], None]:
         """Return the fused update of a group of one member, a function of the pieces of its gradient."""
-        some = self._layout.groups[index].pieces
+        optimizer, some = self.sessions[0].optimizers[0], self._layout.groups[index].pieces
+        group = optimizer.param_groups[index]
         weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
         rates = {"lr": self._layout.groups[index].settings["lr"][row, 0]} if self._reads_rates else {}
-        rest = first, second, largest[0] if largest else [], [self.steps[row]] * len(weights)
-        fused = fused_update(type(self.sessions[0].optimizers[0]))
+        rest = first, second, largest[0] if group["amsgrad"] else [], [self.steps[row]] * len(weights)
+        fused = fused_update(decoupled=decoupled(optimizer, group))
 
         def update(grads: Sequence[Table]) -> None:
             numbers = self._numbers[row][index]
             settings = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")} | rates
-            fused(weights, grads, *rest, **settings, amsgrad=bool(largest), maximize=False)
+            fused(weights, grads, *rest, **settings, amsgrad=group["amsgrad"], maximize=False)
 
         return update
 

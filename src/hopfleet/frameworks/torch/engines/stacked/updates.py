@@ -91,7 +91,7 @@ UPDATES: Mapping[type[Optimizer], Update] = {
     torch.optim.Adagrad: _adagrad,
 }
 
-ALIKE = ("nesterov", "amsgrad", "centered", "maximize")
+ALIKE = ("nesterov", "amsgrad", "centered", "maximize", "decoupled_weight_decay")
 """Settings that members of one kind share."""
 
 
@@ -107,6 +107,11 @@ def state_names(optimizer: Optimizer, group: ParameterGroup) -> list[str]:
             return [*names, *(["grad_avg"] if group["centered"] else [])]
         case _:
             return ["sum"]
+
+
+def decoupled(optimizer: Optimizer, group: ParameterGroup) -> bool:
+    """Whether an update of Adam shrinks weights by themselves, and not by way of their gradients."""
+    return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
 
 
 def settings_of(group: ParameterGroup) -> dict[str, float]:
