@@ -25,7 +25,7 @@ from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.forecasting import forecast_of, make_preview, warnings_of
 from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
-from hopfleet.experiment.preparation import Start, lock, prepare, take_back
+from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import WorkerPlan, on_cluster, plan_workers
 from hopfleet.experiment.running import observers_of, run_loop
@@ -346,6 +346,7 @@ class Experiment(Signposted):
         complete = False
         try:
             backend.start(forecast.spec, plan.workers)
+            verify_data(self, start.data)  # meanwhile, the process that forks workers imports their framework
             found = (
                 forecast.from_record(self.folder)
                 if start.resumed

@@ -126,11 +126,16 @@ def open_data(experiment: Experiment, place: RunFolder, changes: list[str] | Non
 
 def check_data(experiment: Experiment, data: Data) -> None:
     """Raise an error unless the data is complete and suits the configurations that are known in advance."""
-    # The nodes of a cluster check the files that they fetch.
-    data.check(checksums=not on_cluster(experiment.backend))
+    data.check()
     configs = [*experiment.points, *experiment.search.examples(CHECKED)]
     team = max(shape.devices for shape in experiment.parallelism)
     check_configs(configs, data.train, experiment.batch_size, team)
+
+
+def verify_data(experiment: Experiment, data: Data) -> None:
+    """Raise DataError for a file with a wrong checksum. The nodes of a cluster check the files that they fetch."""
+    if not on_cluster(experiment.backend):
+        data.verify()
 
 
 def _earlier(experiment: Experiment) -> _Earlier | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hopfleet.backends.base import Backend
 from hopfleet.errors import UsageError
-from hopfleet.experiment.preparation import check_data, open_data
+from hopfleet.experiment.preparation import check_data, open_data, verify_data
 from hopfleet.experiment.resources import Data, check_device, on_cluster
 from hopfleet.phrases import shown
 from hopfleet.store.folder import RunFolder
@@ -48,6 +48,7 @@ def scratch_data(experiment: Experiment, place: RunFolder) -> Data:
             )
     data = open_data(experiment, place)
     check_data(experiment, data)
+    verify_data(experiment, data)
     return data
 
 

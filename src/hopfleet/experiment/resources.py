@@ -51,17 +51,20 @@ class Data:
     train: Dataset
     valid: Dataset | None
 
-    def check(self, *, checksums: bool) -> None:
-        """Raise an error unless both data sets are complete and have the same columns.
-
-        ``checksums`` reads data sets of up to ``VERIFY_BYTES`` bytes.
-        """
+    def check(self) -> None:
+        """Raise an error unless both data sets are complete and have the same columns."""
         if self.valid is not None and self.valid.columns.keys() != self.train.columns.keys():
             mine, theirs = ", ".join(self.valid.columns), ", ".join(self.train.columns)
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
         for dataset in self._both():
             dataset.require_items()
-            dataset.check(checksums=checksums and dataset.size <= VERIFY_BYTES)
+            dataset.check()
+
+    def verify(self) -> None:
+        """Raise DataError for the first file with a wrong checksum. Larger data sets are not read here."""
+        for dataset in self._both():
+            if dataset.size <= VERIFY_BYTES:
+                dataset.check(checksums=True)
 
     def bytes_in(self, folder: Path) -> int:
         """Count the bytes of the data sets that lie in a folder."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hopfleet.backends.base import Backend, Cluster, FormsTeams, Offer
 from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
+from hopfleet.experiment.preparation import verify_data
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import Data
 from hopfleet.experiment.trial_runs import DRAWN, device_count, run_trials
@@ -95,6 +96,7 @@ def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
 
 def _tried(experiment: Experiment, data: Data, nodes: Nodes, tell: Callable[[str], None]) -> list[TrialRun]:
     """Try one device and a pair: of one node if one has two devices, and of two nodes if there are several."""
+    verify_data(experiment, data)
     roomy = max(nodes.devices.values()) > 1
     with scratch_folder(experiment) as place:
         runs = list(run_trials(experiment, place, [SINGLE, PAIR] if roomy else [SINGLE], tell, data))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.backends.base import Supervisor
-from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialDeleted, TrialEnded
+from hopfleet.domain.messages import EpochEnded, Finish, Message, TrialAdded, TrialDeleted, TrialEnded
 from hopfleet.monitor.observer import Observer
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.files import write_text
@@ -23,13 +23,18 @@ from hopfleet.support.files import write_text
 HEALTH_SECONDS = 1.0
 """Seconds between two records of the health of workers."""
 
+RECORD_SECONDS = 5.0
+"""Seconds between two writings of the records of trials: to replace a file can take a millisecond."""
+
 
 class TrialRecords(Observer):
-    """Writes the record of a trial when an epoch or the trial ends. A disk that does not take it is ignored."""
+    """Writes the records of trials of which an epoch has ended. A disk that does not take them is ignored."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._records: dict[str, dict[str, Any]] = {}
+        self._stale: set[str] = set()
+        self._due = clocks.monotonic() + RECORD_SECONDS
 
     def recall(self, time: float, message: Message) -> None:
         match message:
@@ -55,8 +60,20 @@ class TrialRecords(Observer):
     def update(self, time: float, message: Message) -> None:
         self.recall(time, message)
         if isinstance(message, EpochEnded | TrialEnded | TrialDeleted):
+            self._stale.add(message.trial)
+        elif isinstance(message, Finish):
+            self._write_all()
+
+    def refresh(self) -> None:
+        if clocks.monotonic() >= self._due:
+            self._write_all()
+            self._due = clocks.monotonic() + RECORD_SECONDS
+
+    def _write_all(self) -> None:
+        stale, self._stale = sorted(self._stale), set()
+        for trial in stale:
             with contextlib.suppress(OSError):
-                self._write(message.trial)
+                self._write(trial)
 
     def _write(self, trial: str) -> None:
         path = self._folder / f"{trial}.json"
