@@ -1,14 +1,16 @@
 """On a GPU: ordinary tasks, with optimizers as their constructors make them, one at a time and together.
 
-    python -m benchmarks.flotilla.ordinary [mixed sizes mlp gpt resnet gpt2] [--modes off exact fast]
+    python -m benchmarks.flotilla.ordinary [mixed sizes mlp gpt resnet gpt2] [--modes off exact fast compiled]
 
 ``mixed``: perceptrons of 1 to 3 layers of 128 to 1024 with dropout, trained by Adam, AdamW or SGD in batches of 64, 128
 or 256; ``sizes``: the same in batches of 32 to 512; ``mlp``: 1024-1000-500-2, Adam, tf32, 4 partitions; ``gpt``: AdamW
 and OneCycleLR; ``resnet``: SGD with momentum; ``gpt2``: a GPT-2 of Hugging Face with 10 million parameters, AdamW,
 batches of 8. All run through Experiment on one worker, with evaluation and a checkpoint after each epoch. ``off``
-trains the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. Figures are
-samples per second, without start-up; the same after the first epoch, in which models are built and steps are captured;
-how long the worker waits between two units, in the median; and how long after ``fit()`` the first unit begins.
+trains the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. ``compiled`` is
+``fast`` with a task that sets ``compile = True``; it is not among the modes by default, since compiling takes minutes.
+Figures are samples per second, without start-up; the same after the first epoch, in which models are built and steps
+are captured or compiled; how long the worker waits between two units, in the median; and how long after ``fit()`` the
+first unit begins.
 """
 
 from __future__ import annotations
@@ -139,8 +141,10 @@ def figures(name: str, mode: str, trials: int, most: int, folder: Path) -> Figur
     work = WORKLOADS[name]
     alone = mode == "off"
     count, epochs = (min(work.some, trials), work.fewer) if alone else (trials, min(work.epochs, most))
+    task = work.task()
+    task.compile = mode == "compiled"
     experiment = hop.Experiment(
-        work.task(),
+        task,
         train=folder / "train",
         valid=folder / "valid",
         space=work.space,
@@ -151,7 +155,7 @@ def figures(name: str, mode: str, trials: int, most: int, folder: Path) -> Figur
         name=f"{name}-{mode}",
         workers=1,
         run_options=hop.RunOptions(policy="longest-remaining"),
-        worker_options=hop.WorkerOptions(fuse=mode),
+        worker_options=hop.WorkerOptions(fuse="fast" if mode == "compiled" else mode),
     )
     called = time.time()
     results = experiment.fit(quiet=True)

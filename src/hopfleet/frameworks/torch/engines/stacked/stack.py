@@ -19,11 +19,12 @@ from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_k
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
-from hopfleet.frameworks.torch.engines.stacked.kernels import adam_kernel
-from hopfleet.frameworks.torch.engines.stacked.layout import Layout
+from hopfleet.frameworks.torch.engines.stacked.kernels import AdamKernel, adam_kernel
+from hopfleet.frameworks.torch.engines.stacked.layout import Group, Layout
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, decoupled, settings_of, state_names
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.trial import ParameterGroup
 
 Numbers = list[list[dict[str, float]]]
 """The settings of each group of each member."""
@@ -141,10 +142,7 @@ class Stack:
         with torch.no_grad():
             for index, (group, known) in enumerate(zip(optimizer.param_groups, self._layout.groups, strict=True)):
                 if self._kernel is not None and not group["maximize"]:
-                    columns, by_itself = self._layout.columns[known.parameters], decoupled(optimizer, group)
-                    tables = [self.weights, *(self.state[name] for name in state_names(optimizer, group))]
-                    pieces = grads[known.pieces]
-                    self._kernel.update(tables, pieces, columns, known.settings, self.steps, decoupled=by_itself)
+                    self._by_kernel(self._kernel, known, group, grads[known.pieces])
                     continue
                 if self._fuses and not group["maximize"]:
                     self._fused(index, grads[known.pieces])
@@ -155,6 +153,14 @@ class Stack:
                 downhill = -rows if group.get("maximize") else rows
                 weights = self.weights[:, known.columns]
                 UPDATES[type(optimizer)](weights, downhill, state, known.settings, self.steps, flags)
+
+    def _by_kernel(self, kernel: AdamKernel, known: Group, group: ParameterGroup, pieces: Sequence[Table]) -> None:
+        """Update a group of all members at once."""
+        optimizer, columns = self.sessions[0].optimizers[0], self._layout.columns[known.parameters]
+        tables = [self.weights, *(self.state[name] for name in state_names(optimizer, group))]
+        by_itself = decoupled(optimizer, group)
+        with self._cache.part(GraphCache).side_by_side(self.weights.device) as on_lane:
+            kernel.update(tables, pieces, columns, known.settings, self.steps, on_lane, decoupled=by_itself)
 
     def _update(self, index: int, row: int) -> Callable[[Sequence[Table]], None]:
         """Return the fused update of a group of one member, a function of the pieces of its gradient."""
