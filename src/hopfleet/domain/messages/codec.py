@@ -52,7 +52,7 @@ def _coded(
     def write(value: Any, body: Body) -> None:
         body[key] = encode(value)
 
-    return _Part(name, write, lambda body: decode(body[key]), as_is=decode is _same and key == name)
+    return _Part(name, write, lambda body: decode(body[key]), encode is decode is _same and key == name)
 
 
 def _if_any(name: str) -> _Part:
@@ -236,12 +236,14 @@ _READ_ONLY: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ),
 )
 
-_WRITERS = {cls: (kind, parts) for kind, cls, parts in _KINDS}
-_READERS = {
-    kind: (cls, [part.name for part in parts if part.as_is], [part for part in parts if not part.as_is])
-    for kind, cls, parts in (*_KINDS, *_READ_ONLY)
-}
-"""Classes by kind, with the names that are copied and the parts that are translated: journals have many messages."""
+
+def _divided(parts: tuple[_Part, ...]) -> tuple[list[str], list[_Part]]:
+    """Return the names that are copied, and the parts that are translated: journals have many messages."""
+    return [part.name for part in parts if part.as_is], [part for part in parts if not part.as_is]
+
+
+_WRITERS = {cls: (kind, *_divided(parts)) for kind, cls, parts in _KINDS}
+_READERS = {kind: (cls, *_divided(parts)) for kind, cls, parts in (*_KINDS, *_READ_ONLY)}
 
 
 def kind_of(cls: type[Any]) -> str:
@@ -251,8 +253,8 @@ def kind_of(cls: type[Any]) -> str:
 
 def encode(message: Message) -> tuple[str, Body]:
     """Return the kind of a message and its fields as JSON values."""
-    kind, parts = _WRITERS[type(message)]
-    body: Body = {}
+    kind, names, parts = _WRITERS[type(message)]
+    body: Body = {name: getattr(message, name) for name in names}
     for part in parts:
         part.write(getattr(message, part.name), body)
     return kind, body
