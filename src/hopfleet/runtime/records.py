@@ -28,7 +28,7 @@ RECORD_SECONDS = 5.0
 
 
 class TrialRecords(Observer):
-    """Writes the records of trials of which an epoch has ended. A disk that does not take them is ignored."""
+    """Writes the records of trials after their epochs. A disk that does not take them is ignored."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
