@@ -7,7 +7,6 @@ complete or absent. A hidden folder left behind by a killed process is removed b
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import operator
 import os
@@ -35,6 +34,7 @@ from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
 from hopfleet.support.files import digest, has_folders, sync, trouble
 from hopfleet.support.machine import release_memory
+from hopfleet.support.workspace import hidden, sweep, workspace
 
 
 @explained
@@ -330,40 +330,19 @@ def _workspace(target: Folder) -> Iterator[Path]:
     """Create a hidden folder to build in, beside a local target so that it can be renamed, and remove it on exit."""
     if isinstance(target, LocalFolder):
         path = target.path.resolve()
-        parent, prefix = path.parent, f".{path.name}.partial-"
+        parent, prefix = path.parent, hidden(path)
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            _sweep(parent, prefix)
+            sweep(parent, prefix)
         except OSError as error:
             raise DataError(f"{path}: cannot be created ({error.strerror}); give another folder") from error
     else:
         parent, prefix = Path(tempfile.gettempdir()), "hopfleet-partial-"
-    try:
-        workspace = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
-    except OSError as error:
-        raise DataError(
-            f"{parent}: cannot be written to ({error.strerror}); change its permissions, or give another folder"
-        ) from error
-    handle = os.open(workspace, os.O_RDONLY)
-    try:
-        # The lock ends with the process and so distinguishes a folder in use from one left behind.
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield workspace
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
-        os.close(handle)
-
-
-def _sweep(parent: Path, prefix: str) -> None:
-    """Remove folders left behind by killed processes."""
-    for path in parent.iterdir():
-        if not path.name.startswith(prefix):
-            continue
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(handle)
+    with contextlib.ExitStack() as stack:
+        try:
+            place = stack.enter_context(workspace(parent, prefix))
+        except OSError as error:
+            raise DataError(
+                f"{parent}: cannot be written to ({error.strerror}); change its permissions, or give another folder"
+            ) from error
+        yield place

@@ -43,6 +43,7 @@ from hopfleet.support.files import check_private, digest, read_json, sync, write
 from hopfleet.support.plain import plain
 from hopfleet.support.text import visible
 from hopfleet.support.user_code import users_modules
+from hopfleet.support.workspace import beside
 from hopfleet.version import __version__
 from hopfleet.worker.inference import predicted
 from hopfleet.worker.pickling import dumps
@@ -197,20 +198,16 @@ def write_bundle(results: Results, members: Mapping[str, float], path: Path, tas
     check_place(path, str(path), _objection)
     batch = find_data(results.folder, "train").head(EXAMPLES)
     wanted = predicted(task, joined_model(results, members, task, logits=logits), batch)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.mkdir(mode=0o700)
-    try:
-        content = _fill(beside, results, members, task, logits)
-        _describe(beside, {**content, "deviation": None})
-        found = deviation(wanted, load_bundle(beside).predicted(batch))
+    with beside(path) as made:  # in the end, what failed is there, or the bundle that was replaced
+        content = _fill(made, results, members, task, logits)
+        _describe(made, {**content, "deviation": None})
+        found = deviation(wanted, load_bundle(made).predicted(batch))
         check_deviation(path, found)
-        _describe(beside, {**content, "deviation": found})
-        sync(beside)
+        _describe(made, {**content, "deviation": found})
+        sync(made)
         check_place(path, str(path), _objection)
-        put_in_place(beside, path, 0o755)  # code that others can write is not run
+        put_in_place(made, path, 0o755)  # code that others can write is not run
         sync(path.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)  # what failed, or the bundle that was replaced
     return found
 
 

@@ -21,6 +21,7 @@ from hopfleet.runs.place import Place
 from hopfleet.runs.replacing import check_predictions, put_predictions
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
+from hopfleet.support.workspace import beside
 from hopfleet.worker.inference import InferenceTask, Output, predicted, stored, write
 
 ENDINGS = (".parquet", ".csv", ".arrow")
@@ -118,8 +119,8 @@ def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix:
         return write(made, path)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as space:
-        output = Output(Path(space) / "output", ".parquet")
+    with beside(path) as space:
+        output = Output(space / "output", ".parquet")
         output.folder.mkdir()
         rows = write(made, output.file(0))
         put_predictions(output.folder, path, f"to={os.fspath(to)!r}")
