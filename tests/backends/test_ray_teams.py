@@ -238,17 +238,21 @@ def test_each_node_has_the_teams_that_were_chosen_for_it(monkeypatch: pytest.Mon
     assert len(set(pair)) == len(others) == 1 and not others & set(pair)
 
 
-def test_trial_runs_measure_teams_across_nodes() -> None:
+def test_trial_runs_measure_each_sort_of_node_and_teams_across_nodes(cluster: Any) -> None:
     backend = Watched()
-    tried = experiment("tried", backend, "auto", workers=6, search=hop.Grid(max_epochs=1))
+    small = cluster.add_node(num_cpus=1)
+    tried = experiment("tried", backend, "auto", workers=7, search=hop.Grid(max_epochs=1))
     results = tried.fit(quiet=True)
+    cluster.remove_node(small)
     runs = json.loads((results.folder.path / "trial_runs.json").read_text())
-    assert runs["device"] == "cpu of 3 nodes of a Ray cluster"
-    measured = [(run["parallelism"], run["apart"], run["rows_per_second"] > 0) for run in runs["runs"]]
-    assert measured == [("single", False, True), ("ddp:2", False, True), ("ddp:2", True, True)]
-    single, near, far = backend.places[:3]
-    assert [len(place) for place in (single, near, far)] == [1, 2, 2]
-    assert (len(set(near)), len(set(far))) == (1, 2)
+    assert runs["device"] == "cpu of 4 nodes of a Ray cluster"
+    measured = [(run["parallelism"], run["sort"], run["apart"]) for run in runs["runs"]]
+    near, other, far = [("single", "2 CPUs", False), ("ddp:2", "2 CPUs", False)], "1 CPUs", ("ddp:2", "", True)
+    assert measured == [*near, ("single", other, False), far]
+    assert all(run["rows_per_second"] > 0 for run in runs["runs"])
+    first, pair, third, apart = backend.places[:4]
+    assert [len(place) for place in (first, pair, third, apart)] == [1, 2, 1, 2]
+    assert set(first) == set(pair) and third == (small.node_id,) and len(set(apart)) == 2
     assert [trial.state.value for trial in results.trials] == ["completed"] * 2
 
 

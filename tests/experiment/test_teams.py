@@ -36,9 +36,10 @@ class Cluster(Local):
     def __init__(self, **nodes: int) -> None:
         super().__init__()
         self.nodes = nodes
+        self.sorts: dict[str, str] = {}
 
     def offer(self, device: str, threads: int, teams: Any = (SINGLE,), *, spanning: Any = ()) -> Offer:
-        return Offer(sum(self.nodes.values()), f"{len(self.nodes)} nodes", self.nodes, replicas=1)
+        return Offer(sum(self.nodes.values()), f"{len(self.nodes)} nodes", self.nodes, 1, self.sorts)
 
     def trouble(self) -> str:
         return ""
@@ -48,11 +49,14 @@ def found(backend: Cluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> 
     """Return the choice for one trial, and the trial runs that were asked for: a team is nearly twice as fast."""
     asked = []
 
-    def run_trials(experiment: Any, place: Any, shapes: Any, *given: Any, apart: bool = False) -> Iterator[TrialRun]:
+    def run_trials(
+        experiment: Any, place: Any, shapes: Any, *given: Any, apart: bool = False, on: Any = ("", "")
+    ) -> Iterator[TrialRun]:
         for shape in shapes:
-            asked.append((str(shape), apart))
+            asked.append((str(shape), apart, *filter(None, [on[1]])))
             rate = 100.0 if shape == SINGLE else 120.0 if apart else 190.0
-            yield TrialRun({"lr": 0.1}, shape, rate, apart=apart, start_seconds=1.0)
+            rate /= 10 if on[0] == "old" else 1
+            yield TrialRun({"lr": 0.1}, shape, rate, apart=apart, start_seconds=1.0, sort=on[0])
 
     monkeypatch.setattr(teams, "run_trials", run_trials)
     rows = {"x": np.zeros((4096, 1)), "y": np.zeros(4096)}
@@ -83,6 +87,15 @@ def test_each_node_of_a_cluster_has_teams_of_its_own_size(monkeypatch: pytest.Mo
         ("ddp:2", "c"),
     ]
     assert choice.one_node
+
+
+def test_each_sort_of_node_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(a=2, b=2, c=4, d=4)
+    cluster.sorts = {"a": "old", "b": "old", "c": "new", "d": "new"}
+    choice, asked = found(cluster, monkeypatch)
+    assert asked == [("single", False, "c"), ("ddp:2", False, "c"), ("single", False, "a"), ("ddp:2", True)]
+    assert [(run.sort, run.rows_per_second) for run in choice.runs][:3] == [("new", 100), ("new", 190), ("old", 10)]
+    assert any(", on old (" in value for _, value in choice.facts())
 
 
 def test_devices_of_a_cluster_are_as_many_as_workers(monkeypatch: pytest.MonkeyPatch) -> None:

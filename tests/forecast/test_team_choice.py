@@ -64,6 +64,26 @@ def test_each_node_has_teams_of_its_own_size() -> None:
     assert not any("across" in name for name in choice.dry_runs), "nobody has tried that"
 
 
+@pytest.mark.parametrize("slow", [1.0, 0.1])
+def test_nodes_of_another_sort_have_the_speed_that_was_measured_there(slow: float) -> None:
+    """With devices at a tenth of the speed, the run takes longer; teams are compared with one device of their sort."""
+    runs = [replace(one, sort="new") for one in NEAR] + [replace(run(SINGLE, 100.0 * slow), sort="old")]
+    size = Size([{"model": "net"}], trials=8, epochs=2, rows=8000, partitions=8, batch=32)
+    nodes = Nodes({"n1": 2, "n2": 2}, 1, {"n1": "new", "n2": "old"})
+    choice = choose_teams(runs, size, nodes, 0.5)
+    equal = choose_teams(NEAR, size, Nodes({"n1": 2, "n2": 2}, 1), 0.5)
+    assert choice.scaling is not None and choice.scaling.speed(2) == pytest.approx(1.9)
+    assert (min(choice.dry_runs.values()) > 1.5 * min(equal.dry_runs.values())) is (slow < 1)
+    assert (choice.dry_runs == equal.dry_runs) is (slow == 1)
+
+
+def test_a_model_that_does_not_fit_a_device_of_one_sort_trains_on_teams() -> None:
+    runs = [replace(run(SINGLE, 100.0), sort="new"), replace(run(FSDP, 90.0), sort="new")]
+    choice = on_nodes([*runs, replace(run(SINGLE, 0.0), sort="old")], 2, 2, trials=8)
+    assert (choice.shapes, choice.workers) == ((FSDP,), 2)
+    assert "does not train on one device: out of memory" in choice.why
+
+
 def test_many_trials_on_nodes_have_a_device_each() -> None:
     choice = on_nodes(NEAR, 4, 2, 2, trials=16)
     assert (choice.shapes, choice.homes, choice.workers, choice.one_node) == ((SINGLE,), (), 8, True)

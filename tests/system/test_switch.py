@@ -140,7 +140,7 @@ def test_trial_runs_choose_the_teams_once(monkeypatch: pytest.MonkeyPatch) -> No
     tried: list[TeamShape] = []
 
     def run_trials(
-        experiment: Any, place: Any, wanted: Sequence[TeamShape], tell: Any, data: Any, *, apart: bool = False
+        experiment: Any, place: Any, wanted: Sequence[TeamShape], tell: Any, data: Any, **how: Any
     ) -> Iterator[TrialRun]:
         tried.extend(wanted)
         return iter([TrialRun({"lr": 0.01}, shape, 10.0 * shape.devices, batch=2) for shape in wanted])

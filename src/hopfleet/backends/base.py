@@ -100,6 +100,8 @@ class Offer(NamedTuple):
     nodes: Mapping[str, int] = MappingProxyType({})
     #: Nodes that can read each partition; 0 for all.
     replicas: int = 0
+    #: The sort of each node, by its name. Nodes of one sort are equally fast.
+    sorts: Mapping[str, str] = MappingProxyType({})
 
 
 @runtime_checkable

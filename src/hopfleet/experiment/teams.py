@@ -70,7 +70,7 @@ def _nodes(experiment: Experiment, backend: Backend) -> Nodes:
         there = Counter(offer.nodes or {offer.why: offer.workers})
         while not isinstance(asked, str) and there.total() > asked:
             there[there.most_common(1)[0][0]] -= 1
-        return Nodes({name: count for name, count in there.items() if count}, offer.replicas)
+        return Nodes({name: count for name, count in there.items() if count}, offer.replicas, offer.sorts)
     count = device_count(experiment)
     on_cpu = experiment.task.framework.devices()[0] == "cpu" or experiment.worker_options.device == "cpu"
     return Nodes({"this machine": count if isinstance(asked, str) else asked if on_cpu else min(asked, count)})
@@ -95,11 +95,16 @@ def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
 
 
 def _tried(experiment: Experiment, data: Data, nodes: Nodes, tell: Callable[[str], None]) -> list[TrialRun]:
-    """Try one device and a pair: of one node if one has two devices, and of two nodes if there are several."""
+    """Try one device of each sort of node, and a pair: of one node if one has two devices, and of two nodes if there
+    are several.
+    """
     verify_data(experiment, data)
     roomy = max(nodes.devices.values()) > 1
+    first, *others = nodes.examples.items() if len(nodes.examples) > 1 else [("", "")]
     with scratch_folder(experiment) as place:
-        runs = list(run_trials(experiment, place, [SINGLE, PAIR] if roomy else [SINGLE], tell, data))
+        runs = list(run_trials(experiment, place, [SINGLE, PAIR] if roomy else [SINGLE], tell, data, on=first))
+        for other in others:
+            runs += run_trials(experiment, place, [SINGLE], tell, data, on=other)
         if len(nodes.devices) > 1:
             runs += run_trials(experiment, place, [PAIR], tell, data, apart=True)
         if any(run.error for run in runs if run.shape == SINGLE):

@@ -40,12 +40,14 @@ def run_trials(
     data: Data | None = None,
     *,
     apart: bool = False,
+    on: tuple[str, str] = ("", ""),
 ) -> Iterator[TrialRun]:
     """Train a few mini-batches of each class of configurations with each strategy; keep nothing but the figures.
 
     ``data`` are those of the experiment, if they are open already. On a cluster, the members of a team are on one node
-    if that has room, or ``apart``.
+    if that has room, or ``apart``; ``on`` is the sort of the node and its name.
     """
+    sort, node = on
     data = scratch_data(experiment, place) if data is None else data
     configs = architectures(dict(enumerate([*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN])))
     options = experiment.worker_options
@@ -60,7 +62,7 @@ def run_trials(
             threads=options.threads,
             trials=1,
             teams=(shape,),
-        )
+        )._replace(homes=(node,) if node else ())
         spec = worker_spec(experiment, data, place, plan=plan, spare=0)
         began = time.monotonic()
         with one_worker(backend, dataclasses.replace(spec, run="", apart=apart)):
@@ -70,4 +72,4 @@ def run_trials(
                 rate = 0.0 if found.error or not found.seconds_per_row else 1.0 / found.seconds_per_row
                 batch = config.get("batch_size", experiment.batch_size)
                 figures = found.memory, found.error, found.open_seconds, batch, started
-                yield TrialRun(config, plan.teams[0], rate, *figures, apart and shape.devices > 1)
+                yield TrialRun(config, plan.teams[0], rate, *figures, apart and shape.devices > 1, sort)

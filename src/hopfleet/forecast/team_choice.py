@@ -88,7 +88,7 @@ class TeamChoice:
             batch, rate = milliseconds(run.seconds_per_batch), f"{run.rows_per_second:,.0f} rows/s"
             told = f"{batch} a batch, {rate}, {size(run.memory)}" if run.rows_per_second else run.failure
             which = describe(run.config, list(run.config), WIDTH)
-            told += f", members {ACROSS}" if run.apart else ""
+            told += (f", members {ACROSS}" if run.apart else "") + (f", on {run.sort}" if run.sort else "")
             yield "" if number else "trial runs", f"{str(run.shape).ljust(8)}{told} ({which})"
         for number, (name, seconds) in enumerate(self.dry_runs.items()):
             yield "" if number else "dry runs", f"{name}: {makespan(seconds)}"
@@ -103,15 +103,31 @@ class Nodes:
     devices: Mapping[str, int]
     #: Nodes that can read each partition; 0 for all.
     replicas: int = 0
+    #: The sort of each node; nodes of one sort are equally fast.
+    sorts: Mapping[str, str] = field(default_factory=dict)
+    #: How fast a device of each sort is, compared with one of the sort on which teams were tried.
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         return sum(self.devices.values())
 
+    @property
+    def examples(self) -> dict[str, str]:
+        """A node of each sort, by the sort: one with the most devices; nodes with more devices come first."""
+        found: dict[str, str] = {}
+        for name in sorted(self.devices, key=lambda name: -self.devices[name]):
+            found.setdefault(self.sorts.get(name, ""), name)
+        return found
+
+    def speed(self, name: str) -> float:
+        """Return how fast a device of a node is."""
+        return self.speeds.get(self.sorts.get(name, ""), 1.0)
+
     def simulated(self, layout: Layout) -> tuple[SimulatedNode, ...]:
         """Return the nodes, divided into these teams."""
         named = zip(self.devices.items(), layout, strict=True)
-        return tuple(SimulatedNode(name, count, teams=teams) for (name, count), teams in named)
+        return tuple(SimulatedNode(name, count, self.speed(name), teams=teams) for (name, count), teams in named)
 
     def homes(self, layout: Layout) -> tuple[str, ...]:
         """Return the node of each team."""
@@ -136,10 +152,12 @@ def choose_teams(runs: Sequence[TrialRun], extent: Size, nodes: Nodes, form_seco
     a team has the devices of one node, unless it was tried across nodes and dry runs find that to be better.
     """
     given = tuple(runs)
-    near = [run for run in given if not run.apart]
-    far = [run for run in given if run.apart or run.shape.devices == 1] if len(nodes.devices) > 1 else []
-    if SINGLE not in _rates(near):
+    if SINGLE not in _rates(given):
         return _necessary(given, nodes)
+    usual = given[0].sort
+    near = [run for run in given if not run.apart and run.sort == usual]
+    far = [run for run in given if run.apart or (run in near and run.shape == SINGLE)] if len(nodes.devices) > 1 else []
+    nodes = replace(nodes, speeds=_speeds(given))
     within = _scaling(near, extent.batch, form_seconds)
     if within is not None and len(nodes.devices) > 1:
         within = replace(within, nodes=tuple(nodes.devices.values()))
@@ -197,7 +215,10 @@ def _starts_across(runs: Sequence[TrialRun], extent: Size, nodes: Nodes, scaling
     sizes = even_teams(extent.trials, nodes.total, scaling)
     if max(sizes) > 1:
         # The first member of each team reads what its node has.
-        teams = tuple(SimulatedNode(f"team {number}", size, teams=(size,)) for number, size in enumerate(sizes, 1))
+        slowest = min(map(nodes.speed, nodes.devices))
+        teams = tuple(
+            SimulatedNode(f"team {number}", size, slowest, teams=(size,)) for number, size in enumerate(sizes, 1)
+        )
         told = " + ".join(map(str, sizes))
         seconds = _dry_run(runs, extent, teams, scaling, nodes.replicas)
         yield _Start(f"teams {ACROSS}, of {told} devices", sizes, scaling, seconds)
@@ -209,6 +230,16 @@ def _rates(runs: Sequence[TrialRun]) -> dict[TeamShape, float]:
     for run in runs:
         by_shape.setdefault(run.shape, []).append(run.rows_per_second)
     return {shape: 1 / fmean(1 / rate for rate in found) for shape, found in by_shape.items() if min(found) > 0}
+
+
+def _speeds(runs: Sequence[TrialRun]) -> dict[str, float]:
+    """Return how fast one device of each sort is, compared with the sort of the first run."""
+    by_sort: dict[str, list[TrialRun]] = {}
+    for run in runs:
+        if run.shape == SINGLE:
+            by_sort.setdefault(run.sort, []).append(run)
+    rates = {sort: _rates(some)[SINGLE] for sort, some in by_sort.items()}
+    return {sort: rate / rates[runs[0].sort] for sort, rate in rates.items()}
 
 
 def _necessary(runs: tuple[TrialRun, ...], nodes: Nodes) -> TeamChoice:

@@ -35,6 +35,8 @@ class TrialRun:
     start_seconds: float = 0.0
     #: Whether the members of the team were on different nodes.
     apart: bool = False
+    #: The sort of the node; empty if there is only one sort.
+    sort: str = ""
 
     @property
     def seconds_per_batch(self) -> float:
@@ -50,7 +52,13 @@ class TrialRun:
         """Return the measurements, ready for JSON."""
         names = ("rows_per_second", "seconds_per_batch", "memory", "error", "open_seconds", "batch", "start_seconds")
         figures = {name: getattr(self, name) for name in names}
-        return {"config": dict(self.config), "parallelism": str(self.shape), **figures, "apart": self.apart}
+        return {
+            "config": dict(self.config),
+            "parallelism": str(self.shape),
+            **figures,
+            "apart": self.apart,
+            "sort": self.sort,
+        }
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> TrialRun:

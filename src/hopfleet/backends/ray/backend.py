@@ -142,7 +142,8 @@ class Ray(ClusterBackend):
         alone = self._needs(device, threads, SINGLE, spans=False)
         nodes = {node.name: room for node in found if (room := alone.room(node))}
         why = f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
-        return Offer(max(1, how_many(found, needs)), why, nodes, self.replicas)
+        sorts = {node.name: node.sort for node in found if node.name in nodes}
+        return Offer(max(1, how_many(found, needs)), why, nodes, self.replicas, sorts)
 
     def _needs(self, device: str, threads: int, shape: TeamShape, *, spans: bool, apart: bool = False) -> WorkerNeeds:
         if shape.devices > 1 and device != "cpu" and 0 < self.share["gpus"] < 1:
