@@ -7,7 +7,10 @@ idle cores measures anything.
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -34,8 +37,13 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def _pair(rounds: int) -> float:
-    """Return how many times faster two processes train than one; the median of some rounds."""
-    return float(with_team(Wide(), 2, partial(_rounds, rounds)))
+    """Return how many times faster two processes train than one; the median of some rounds.
+
+    PyTorch reads the number of threads when it is loaded; set later, it does not hold for backward passes.
+    """
+    command = [sys.executable, "-m", "benchmarks.teams", str(rounds)]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, check=True)
+    return float(done.stdout.split()[-1])
 
 
 def _rounds(rounds: int, team: TorchTeam, members: list[int]) -> float:
@@ -112,3 +120,7 @@ def _drawn(count: int) -> list[Row]:
 
 def _makespan(scenario: Scenario, noise: float = 0.0, seed: int = 0) -> float:
     return scenario.simulate(noise=noise, seed=seed).simulation.makespan
+
+
+if __name__ == "__main__":
+    print(with_team(Wide(), 2, partial(_rounds, int(sys.argv[1]))))
