@@ -107,8 +107,8 @@ def _use(page: Any, port: int) -> None:
     """Run the cell, and pause the experiment with the button in its output."""
     page.set_default_timeout(SECONDS * 1000)
     page.goto(f"http://localhost:{port}/lab/tree/mine.ipynb?token=secret")
-    page.locator(".jp-Notebook .jp-CodeCell").first.click()
-    page.keyboard.press("Shift+Enter")
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(state="attached")
+    until(lambda: _started(page), "a cell that runs")
     inside = page.frame_locator("iframe[title='mine in Hopfleet']")
     inside.locator(".board tbody tr").first.wait_for()
     inside.get_by_role("button", name="Pause").click()
@@ -117,6 +117,20 @@ def _use(page: Any, port: int) -> None:
     pictures = Path(os.environ.get("HOPFLEET_PICTURES", ROOT / "build" / "pictures"))
     pictures.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=pictures / "jupyterlab.png")
+
+
+def _started(page: Any) -> bool:
+    """Press the keys that run the cell; then a star is shown. JupyterLab loses them while it opens the notebook."""
+    from playwright.sync_api import TimeoutError as Late
+
+    cell = page.locator(".jp-Notebook .jp-CodeCell").first
+    cell.click()
+    page.keyboard.press("Shift+Enter")
+    try:
+        cell.locator(".jp-InputPrompt", has_text="*").wait_for(timeout=10_000)
+    except Late:
+        return False
+    return True
 
 
 def _answers(port: int) -> bool:
