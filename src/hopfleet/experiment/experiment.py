@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
+from hopfleet.domain.placement import AUTO
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
@@ -331,6 +332,9 @@ class Experiment(Signposted):
     def _run(self, start: Start, journal: JournalStore, view: LiveView) -> bool:
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
+        tries = self.parallelism == (AUTO,)
+        if tries:
+            verify_data(self, start.data)  # before trial runs read it
         plan = self._plan(backend, find_teams(self, backend, start.data, view.note, keep=True))
         count = plural(plan.workers, "worker")
         if start.note:
@@ -346,7 +350,8 @@ class Experiment(Signposted):
         complete = False
         try:
             backend.start(forecast.spec, plan.workers)
-            verify_data(self, start.data)  # meanwhile, the process that forks workers imports their framework
+            if not tries:
+                verify_data(self, start.data)  # meanwhile, the process that forks workers imports their framework
             found = (
                 forecast.from_record(self.folder)
                 if start.resumed

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from hopfleet.backends.base import Backend, Cluster, FormsTeams, Offer
 from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
-from hopfleet.experiment.preparation import verify_data
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import Data
 from hopfleet.experiment.trial_runs import DRAWN, device_count, run_trials
@@ -98,7 +97,6 @@ def _tried(experiment: Experiment, data: Data, nodes: Nodes, tell: Callable[[str
     """Try one device of each sort of node, and a pair: of one node if one has two devices, and of two nodes if there
     are several.
     """
-    verify_data(experiment, data)
     roomy = max(nodes.devices.values()) > 1
     first, *others = nodes.examples.items() if len(nodes.examples) > 1 else [("", "")]
     with scratch_folder(experiment) as place:
