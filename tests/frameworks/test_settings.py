@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -161,3 +162,13 @@ def test_a_run_does_not_continue_with_other_settings() -> None:
     torch.set_float32_matmul_precision("high")
     with pytest.raises(ExperimentExists, match="settings"):
         experiment(Interrupted(), epochs=20).fit(quiet=True)
+
+
+@pytest.mark.parametrize("given", [None, "8"])
+def test_workers_have_a_queue_for_each_stream_unless_told_otherwise(given, monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", given or "")
+    if given is None:
+        monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    framework = hop.TorchTask().framework
+    framework.apply(framework.settings())
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == (given or "32")

@@ -96,6 +96,11 @@ def compiled_kernel(source: str, name: str, device: torch.device) -> Callable[..
     return kernel
 
 
+def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """Return the modules that a module consists of, with one that occurs twice listed twice."""
+    return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
 def has_step_hooks(optimizer: Optimizer, known: object = None) -> bool:
     """Whether code other than methods of ``known`` runs before or after the steps of an optimizer, or replaces them."""
     tables = (
@@ -197,11 +202,15 @@ def attention_backward(
     aten, (query, key, value, out, logs) = torch.ops.aten, saved
     tensors = (grad, query, key, value)
     if grad.is_cuda:
-        unused = torch.zeros((), dtype=torch.int64, device=grad.device)  # seed and offset of a dropout of 0
-        wanted = [True, True, True, False]
-        found = aten._scaled_dot_product_efficient_attention_backward(
-            *tensors, None, out, logs, unused, unused, 0.0, wanted, causal, scale=scale
-        )
+        seed = torch.zeros((), dtype=torch.int64, device=grad.device)  # and offset, of a dropout of 0
+        swapped = [tensor.transpose(1, 2) for tensor in (*tensors, out)]
+        lengths = None, None, query.shape[2], key.shape[2]
+        # Where all three have one shape, their gradients lie side by side.
+        alike = query.shape == key.shape == value.shape
+        options = {"scale": scale, "shared_storage_dqdkdv": alike}
+        inputs = *swapped[:4], None, swapped[4], *lengths, logs, 0.0, seed, seed, int(causal), False
+        found = aten._efficient_attention_backward(*inputs, **options)
+        found = [one.transpose(1, 2) for one in found[:3]]
     else:
         found = aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
     return tuple(found[:3])

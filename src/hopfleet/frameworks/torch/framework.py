@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.checkpoint import averages
 from hopfleet.frameworks.torch.engines import choose
+from hopfleet.frameworks.torch.engines.capture_backend import LANES
 from hopfleet.frameworks.torch.explain import explain
 from hopfleet.frameworks.torch.formats import WRITERS, Call, Combined, combined
 from hopfleet.frameworks.torch.parallel import choose as choose_strategy
@@ -175,6 +177,8 @@ class TorchFramework(Framework):
         return process.read()
 
     def apply(self, settings: Mapping[str, Value]) -> None:
+        # Streams of CUDA run side by side as far as there are queues to the device; 8 unless told otherwise.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(LANES))
         process.make(settings)
 
     def estimate(self, session: TorchSession, batches: Batches) -> ResourceEstimate:

@@ -31,6 +31,8 @@ class StackCache:
         #: The seconds of each batch so far, where it is not decided yet whether a program pays.
         self.waiting: defaultdict[Hashable, list[float]] = defaultdict(list)
         self.tried: dict[Hashable, Findings] = {}
+        #: The forms of models whose linear layers and activations are not joined, because that changes the outcome.
+        self.apart: set[str] = set()
         self._told: set[str] = set()
 
     def tell(self, text: str) -> None:

@@ -22,15 +22,25 @@ class VmapInfo(Protocol):
     batch_size: int
 
 
+def in_front(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table]) -> list[Table]:
+    """Return tensors whose first dimension is that of the members; ``dims`` may have more entries than needed."""
+    return [
+        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, dims, strict=False)
+    ]
+
+
 def folded(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table]) -> list[Table]:
     """Fold the members into the first dimension of each tensor."""
-    found = []
-    for tensor, dim in zip(tensors, dims, strict=True):
-        rows = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        found.append(rows.flatten(0, 1))
-    return found
+    return [rows.flatten(0, 1) for rows in in_front(info, dims, tensors)]
 
 
 def unfolded(info: VmapInfo, tensors: Sequence[Table]) -> tuple[Table, ...]:
     """Return tensors with a first dimension for the members."""
     return tuple(torch.unflatten(tensor, 0, (info.batch_size, -1)) for tensor in tensors)
+
+
+def whole(table: Table) -> Table:
+    """Return a table that a kernel can read as vectors, one after another."""
+    found = table.contiguous()
+    return found if found.data_ptr() % 16 == 0 else found.clone()

@@ -24,6 +24,7 @@ from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.stacked import onednn
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
+from hopfleet.frameworks.torch.engines.stacked.linear import Activated, join_activations
 from hopfleet.frameworks.torch.engines.stacked.models import Dropout, Loss, form, use_rates
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
@@ -67,11 +68,9 @@ class Gradients:
         #: The frozen tensors that all members share, by name: they are not stacked, so each product with one of them is
         #: made once for all members.
         self._common = {f"model.{one.name}": one.tensor for one in sessions[0].shared}
-        places, model = {one.tensor.data_ptr() for one in sessions[0].shared}, sessions[0].model
-        kept = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.data_ptr() in places}
-        self.loss = Loss(sessions[0].hooks, copy.deepcopy(model, kept))
-        use_rates(self.loss.model)
-        self.loss.train()
+        #: Whether kernels of this package are used: a compiler writes its own.
+        self._kernels = self._device.type == "cuda" and not self.compiles
+        self.loss = self._module()
         self.frozen = self._others()
         self._scalars = self._differing_numbers()
         self._kind = ""
@@ -82,6 +81,24 @@ class Gradients:
     def compiles(self) -> bool:
         """Whether the task asks for compiled models."""
         return self._sessions[0].options.compile
+
+    def _module(self) -> Loss:
+        """Return the loss as a module with a copy of the first member's model, fit to be stacked."""
+        first = self._sessions[0]
+        places = {one.tensor.data_ptr() for one in first.shared}
+        kept = {id(one): one for one in (*first.model.parameters(), *first.model.buffers()) if one.data_ptr() in places}
+        loss = Loss(first.hooks, copy.deepcopy(first.model, kept))
+        use_rates(loss.model)
+        if self._kernels and form(first) not in self._cache.apart:
+            join_activations(loss.model)
+        return loss.train()
+
+    def take_apart(self) -> bool:
+        """Compute linear layers and the activations after them one by one; return whether they were joined."""
+        joined = any(isinstance(module, Activated) for module in self.loss.modules())
+        self._cache.apart.add(form(self._sessions[0]))
+        self.loss = self._module()
+        return joined
 
     def _others(self) -> dict[str, Table]:
         """Stack buffers, dropout rates, and parameters that no optimizer holds."""
@@ -111,7 +128,7 @@ class Gradients:
     ) -> Table:
         """Return the loss of one member; under vmap, of all members."""
         config = {**dict(dict.items(self._sessions[0].config)), **scalars}
-        with StackedOperations():
+        with StackedOperations(kernels=self._kernels):
             loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
             return loss
 

@@ -13,7 +13,8 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo
+from hopfleet.frameworks.torch.engines.stacked import norm_kernel
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 Shape = Sequence[int]
@@ -30,6 +31,17 @@ def layer_norm(
     if weight is None:
         return found if bias is None else found + bias
     return found * weight if bias is None else Affine.apply(found, weight, bias)  # type: ignore[no-untyped-call]
+
+
+def layer_norm_by_kernel(
+    x: Table, normalized_shape: Shape, weight: Table | None = None, bias: Table | None = None, eps: float = 1e-5
+) -> Table:
+    """Return the layer norm by a kernel of this package, if there is one for it."""
+    if weight is not None and bias is not None:
+        found = norm_kernel.layer_norm(x, normalized_shape, weight, bias, eps)
+        if found is not None:
+            return found
+    return layer_norm(x, normalized_shape, weight, bias, eps)
 
 
 def rms_norm(x: Table, normalized_shape: Shape, weight: Table | None = None, eps: float | None = None) -> Table:
@@ -72,7 +84,7 @@ class LayerNorm(torch.autograd.Function):
     def vmap(
         info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
     ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
-        (x, *_), (shape, eps) = _first(info, dims, inputs[:1]), inputs[1:]
+        (x, *_), (shape, eps) = in_front(info, dims, inputs[:1]), inputs[1:]
         return LayerNorm.apply(x, shape, eps), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -89,7 +101,7 @@ class LayerNormBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: VmapInfo, dims: Sequence[int | None], *inputs: Argument) -> tuple[Table, int]:
-        return LayerNormBackward.apply(*_first(info, dims, inputs[:4]), inputs[4]), 0  # type: ignore[no-untyped-call]
+        return LayerNormBackward.apply(*in_front(info, dims, inputs[:4]), inputs[4]), 0  # type: ignore[no-untyped-call]
 
 
 class Affine(torch.autograd.Function):
@@ -137,7 +149,7 @@ class RmsNorm(torch.autograd.Function):
         info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
     ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
         x, weight, shape, eps = inputs
-        (x,) = _first(info, dims[:1], [x])
+        (x,) = in_front(info, dims[:1], [x])
         if dims[1] is None:
             return RmsNorm.apply(x, weight, shape, eps), (0, 0)  # type: ignore[no-untyped-call]
         found, scales = RmsNorm.apply(x, None, shape, eps)  # type: ignore[no-untyped-call]
@@ -157,19 +169,11 @@ class RmsNormBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: VmapInfo, dims: Sequence[int | None], *inputs: Argument) -> tuple[Table, int]:
-        grad, x, scales = _first(info, dims[:3], inputs[:3])
+        grad, x, scales = in_front(info, dims[:3], inputs[:3])
         weight, shape = inputs[3:]
         if dims[3] is not None:
             grad, weight = grad * _spread(weight, dims[3], x), None
         return RmsNormBackward.apply(grad, x, scales, weight, shape), 0  # type: ignore[no-untyped-call]
-
-
-def _first(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table]) -> list[Table]:
-    """Return tensors whose first dimension is that of the members."""
-    return [
-        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(tensors, dims, strict=False)
-    ]
 
 
 def _spread(weight: Table, dim: int, x: Table) -> Table:

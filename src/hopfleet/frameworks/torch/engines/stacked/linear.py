@@ -1,0 +1,293 @@
+"""Linear layers of stacked models on CUDA: one kernel adds the biases of all members and applies the activation.
+
+Under vmap, torch adds biases by an operation that broadcasts slowly, and sums their gradients by one more that reads
+all gradients again. Here a product is read once on its way forward, and the gradient once on its way back.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front, whole
+from hopfleet.frameworks.torch.engines.stacked.updates import Table
+
+ACTIVATIONS = ("", "relu", "gelu", "tanh-gelu")
+"""Functions that a kernel can apply after the bias; the first one is none."""
+
+LANES, ABREAST = 32, 8
+"""Threads of a block along a row, and the rows that a block reads at once."""
+
+BLOCKS = 4096
+"""Blocks for all members together: enough to fill a device."""
+
+SOURCE = """
+#define VECTOR @VECTOR@
+#define ACTIVATION @ACTIVATION@
+#define LANES @LANES@
+#define ABREAST @ABREAST@
+
+struct __align__(4 * VECTOR) Some { float at[VECTOR]; };
+
+__device__ __forceinline__ float value(float x)
+{
+#if ACTIVATION == 1
+    return x < 0.0f ? 0.0f : x;
+#elif ACTIVATION == 2
+    return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+#elif ACTIVATION == 3
+    return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+#else
+    return x;
+#endif
+}
+
+__device__ __forceinline__ float slope(float x)
+{
+#if ACTIVATION == 1
+    return x <= 0.0f ? 0.0f : 1.0f;
+#elif ACTIVATION == 2
+    return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
+#elif ACTIVATION == 3
+    const float bent = tanhf(0.79788456f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1.0f + bent) + 0.5f * x * (1.0f - bent * bent) * 0.79788456f * (1.0f + 0.134145f * x * x);
+#else
+    return 1.0f;
+#endif
+}
+
+extern "C" __global__ void forward(
+    const float* product, const float* bias, float* out, int rows, int width, int stride)
+{
+    const int column = (blockIdx.x * LANES + threadIdx.x) * VECTOR;
+    if (column >= width) return;
+    const Some add = *(const Some*)(bias + (long long)blockIdx.z * stride + column);
+    const long long first = (long long)blockIdx.z * rows * width + column;
+    for (int row = blockIdx.y * ABREAST + threadIdx.y; row < rows; row += gridDim.y * ABREAST) {
+        Some some = *(const Some*)(product + first + (long long)row * width);
+        for (int at = 0; at < VECTOR; ++at) some.at[at] = value(some.at[at] + add.at[at]);
+        *(Some*)(out + first + (long long)row * width) = some;
+    }
+}
+
+extern "C" __global__ void backward(
+    const float* grad, const float* product, const float* bias, float* out, float* sums, int rows, int width,
+    int stride)
+{
+    __shared__ Some parts[ABREAST][LANES];
+    const int column = (blockIdx.x * LANES + threadIdx.x) * VECTOR;
+    Some total = {};
+    if (column < width) {
+        const Some add = *(const Some*)(bias + (long long)blockIdx.z * stride + column);
+        const long long first = (long long)blockIdx.z * rows * width + column;
+        for (int row = blockIdx.y * ABREAST + threadIdx.y; row < rows; row += gridDim.y * ABREAST) {
+            Some some = *(const Some*)(grad + first + (long long)row * width);
+#if ACTIVATION
+            const Some before = *(const Some*)(product + first + (long long)row * width);
+            for (int at = 0; at < VECTOR; ++at) some.at[at] *= slope(before.at[at] + add.at[at]);
+            *(Some*)(out + first + (long long)row * width) = some;
+#endif
+            for (int at = 0; at < VECTOR; ++at) total.at[at] += some.at[at];
+        }
+    }
+    parts[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y || column >= width) return;
+    for (int other = 1; other < ABREAST; ++other)
+        for (int at = 0; at < VECTOR; ++at) total.at[at] += parts[other][threadIdx.x].at[at];
+    *(Some*)(sums + ((long long)blockIdx.z * gridDim.y + blockIdx.y) * width + column) = total;
+}
+"""
+
+
+class Kernels:
+    """The two kernels for rows of one alignment and one activation."""
+
+    def __init__(self, device: torch.device, vector: int, activation: int) -> None:
+        names = {"VECTOR": vector, "ACTIVATION": activation, "LANES": LANES, "ABREAST": ABREAST}
+        source = functools.reduce(lambda text, name: text.replace(f"@{name}@", str(names[name])), names, SOURCE)
+        self._vector = vector
+        self._forward = _compat.compiled_kernel(source, "forward", device)
+        self._backward = _compat.compiled_kernel(source, "backward", device)
+
+    def forward(self, product: Table, bias: Table) -> Table:
+        """Return the outcome, given products and biases with a first dimension for the members."""
+        out = torch.empty_like(product)
+        members, width = len(product), product.shape[-1]
+        rows = product.numel() // (members * width)
+        grid = self._grid(members, rows, width)
+        self._forward(grid, (LANES, ABREAST, 1), [product, bias, out, rows, width, bias.stride(0)])
+        return out
+
+    def backward(self, grad: Table, product: Table | None, bias: Table) -> tuple[Table, Table]:
+        """Return the gradients of products and biases. Without an activation, no products are needed."""
+        out = grad if product is None else torch.empty_like(grad)
+        members, width = len(grad), grad.shape[-1]
+        rows = grad.numel() // (members * width)
+        grid = self._grid(members, rows, width)
+        sums = grad.new_empty(members, grid[1], width)
+        tensors = [grad, grad if product is None else product, bias, out, sums]
+        self._backward(grid, (LANES, ABREAST, 1), [*tensors, rows, width, bias.stride(0)])
+        return out, sums.sum(1)
+
+    def _grid(self, members: int, rows: int, width: int) -> tuple[int, int, int]:
+        across = -(-width // (LANES * self._vector))
+        return across, max(1, min(-(-rows // ABREAST), BLOCKS // (across * members))), members
+
+
+@functools.cache
+def kernels(device: torch.device, vector: int, activation: int) -> Kernels | None:
+    """Return the kernels for a device; None where they cannot be compiled."""
+    try:
+        return Kernels(device, vector, activation)
+    except (AttributeError, OSError, RuntimeError):
+        return None
+
+
+def _vector(width: int) -> int:
+    """Return how many numbers of rows of a width can be read at once."""
+    return 4 if width % 4 == 0 else 1
+
+
+def _chosen(x: Table, activation: int) -> Kernels:
+    found = kernels(x.device, _vector(x.shape[-1]), activation)
+    assert found is not None
+    return found
+
+
+def linear(x: Table, weight: Table, bias: Table | None = None, activation: str = "") -> Table:
+    """Return the product with weights, the bias added, and the activation applied."""
+    number = ACTIVATIONS.index(activation)
+    if bias is None or not _suits(x, weight, bias) or kernels(x.device, _vector(len(weight)), number) is None:
+        return _activated(torch.nn.functional.linear(x, weight, bias), number)
+    found: Table = Epilogue.apply(torch.nn.functional.linear(x, weight), bias, number)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _suits(x: Table, weight: Table, bias: Table) -> bool:
+    """Whether a layer learns, on a device and in a type that kernels are made for."""
+    learns = weight.requires_grad and bias.requires_grad and x.numel() > 0
+    return learns and x.is_cuda and {x.dtype, weight.dtype, bias.dtype} == {torch.float32}
+
+
+def _activated(x: Table, activation: int) -> Table:
+    match ACTIVATIONS[activation]:
+        case "relu":
+            return torch.nn.functional.relu(x)
+        case "gelu":
+            return torch.nn.functional.gelu(x)
+        case "tanh-gelu":
+            return torch.nn.functional.gelu(x, approximate="tanh")
+        case _:
+            return x
+
+
+class Context(FunctionCtx):
+    """The context of an epilogue: its activation."""
+
+    activation: int
+    saved_tensors: tuple[Table, ...]
+
+
+class Epilogue(torch.autograd.Function):
+    """What follows the product of a linear layer."""
+
+    @staticmethod
+    def forward(product: Table, bias: Table, activation: int) -> Table:
+        return _forward(product.unsqueeze(0), bias.unsqueeze(0), activation).squeeze(0)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: Table) -> None:
+        product, bias, ctx.activation = inputs
+        ctx.save_for_backward(bias, *([product] if ctx.activation else []))
+
+    @staticmethod
+    def backward(ctx: Context, grad: Table) -> tuple[Table | None, ...]:
+        bias, *product = ctx.saved_tensors
+        inputs = grad, bias, product[0] if product else None, ctx.activation
+        found = EpilogueBackward.apply(*inputs)  # type: ignore[no-untyped-call]
+        return *found, None
+
+    @staticmethod
+    def vmap(info: VmapInfo, dims: Sequence[int | None], *inputs: Argument) -> tuple[Table, int]:
+        product, bias = in_front(info, dims, inputs[:2])
+        return _forward(product, bias, inputs[2]), 0
+
+
+class EpilogueBackward(torch.autograd.Function):
+    """The gradients of the product and of the bias."""
+
+    @staticmethod
+    def forward(grad: Table, bias: Table, product: Table | None, activation: int) -> tuple[Table, Table]:
+        before = None if product is None else product.unsqueeze(0)
+        out, sums = _backward(grad.unsqueeze(0), bias.unsqueeze(0), before, activation)
+        return out.squeeze(0), sums.squeeze(0)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
+    ) -> tuple[tuple[Table, Table], tuple[int, int]]:
+        *tensors, activation = inputs
+        grad, bias, *product = in_front(info, dims, [one for one in tensors if one is not None])
+        return _backward(grad, bias, product[0] if product else None, activation), (0, 0)
+
+
+def _forward(product: Table, bias: Table, activation: int) -> Table:
+    return _chosen(product, activation).forward(whole(product), _aligned(bias))
+
+
+def _backward(grad: Table, bias: Table, product: Table | None, activation: int) -> tuple[Table, Table]:
+    before = None if product is None else whole(product)
+    return _chosen(grad, activation).backward(whole(grad), before, _aligned(bias))
+
+
+def _aligned(bias: Table) -> Table:
+    """Return biases whose rows can be read as vectors."""
+    fits = bias.stride(-1) == 1 and bias.stride(0) % 4 == 0 and bias.data_ptr() % 16 == 0
+    return bias if fits else bias.contiguous()
+
+
+# ------------------------------------------------------------------------------------------------- layers with both
+
+
+class Activated(torch.nn.Module):
+    """A linear layer with the activation that follows it."""
+
+    def __init__(self, layer: torch.nn.Linear, activation: str) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self._activation = activation
+
+    def forward(self, x: Table) -> Table:
+        return linear(x, self.weight, self.bias, self._activation)
+
+
+def join_activations(model: torch.nn.Module) -> None:
+    """Join each linear layer of a sequence with the activation after it. Parameters keep their names."""
+    for sequence in [module for module in model.modules() if type(module) is torch.nn.Sequential]:
+        for (name, layer), (next_name, then) in itertools.pairwise(_compat.children(sequence)):
+            activation = _activation_of(then)
+            if type(layer) is torch.nn.Linear and activation and not _hooked(layer) and not _hooked(then):
+                setattr(sequence, name, Activated(layer, activation))
+                setattr(sequence, next_name, torch.nn.Identity())
+
+
+def _activation_of(module: torch.nn.Module) -> str:
+    if type(module) is torch.nn.ReLU:
+        return "relu"
+    if type(module) is torch.nn.GELU:
+        return {"none": "gelu", "tanh": "tanh-gelu"}.get(module.approximate, "")
+    return ""
+
+
+def _hooked(module: torch.nn.Module) -> bool:
+    return any(bool(value) for name, value in vars(module).items() if name.endswith("hooks"))

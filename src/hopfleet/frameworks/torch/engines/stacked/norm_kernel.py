@@ -1,0 +1,272 @@
+"""Layer norm of stacked models on CUDA, with the weights and biases of all members: one kernel in each direction.
+
+A row is read once in either direction: a warp holds it in registers. Sums over the rows of a member, the gradients of
+its weights, are made on the way back.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front, whole
+from hopfleet.frameworks.torch.engines.stacked.updates import Table
+
+LANES, WARPS = 32, 8
+"""Threads of a warp, and warps of a block."""
+
+BLOCKS = 2048
+"""Blocks for all members together: enough to fill a device."""
+
+WIDEST = 1024
+"""Width of rows up to which a warp holds a row in registers."""
+
+SOURCE = """
+#define WIDTH @WIDTH@
+#define QUARTERS (WIDTH / 4)
+#define HELD ((QUARTERS + 31) / 32)
+#define WARPS @WARPS@
+
+__device__ __forceinline__ float over_warp(float sum)
+{
+    for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+}
+
+__device__ __forceinline__ float4 load(const float* from, int at)
+{
+    return at < QUARTERS ? ((const float4*)from)[at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+extern "C" __global__ void forward(
+    const float* x, const float* weights, const float* biases, float* out, float* means, float* scales, int rows,
+    int weight_stride, int bias_stride, int eps_bits)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float4 weight[HELD], bias[HELD];
+    for (int held = 0; held < HELD; ++held) {
+        weight[held] = load(weights + (long long)blockIdx.y * weight_stride, lane + 32 * held);
+        bias[held] = load(biases + (long long)blockIdx.y * bias_stride, lane + 32 * held);
+    }
+    for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
+        const long long place = (long long)blockIdx.y * rows + row;
+        float4 some[HELD];
+        float sum = 0.0f, square = 0.0f;
+        for (int held = 0; held < HELD; ++held) {
+            some[held] = load(x + place * WIDTH, lane + 32 * held);
+            sum += some[held].x + some[held].y + some[held].z + some[held].w;
+        }
+        const float mean = over_warp(sum) / WIDTH;
+        for (int held = 0; held < HELD; ++held) {
+            if (lane + 32 * held >= QUARTERS) continue;
+            float4& part = some[held];
+            part.x -= mean; part.y -= mean; part.z -= mean; part.w -= mean;
+            square += part.x * part.x + part.y * part.y + part.z * part.z + part.w * part.w;
+        }
+        const float scale = rsqrtf(over_warp(square) / WIDTH + __int_as_float(eps_bits));
+        for (int held = 0; held < HELD; ++held) {
+            if (lane + 32 * held >= QUARTERS) continue;
+            const float4 part = some[held], by = weight[held], add = bias[held];
+            ((float4*)(out + place * WIDTH))[lane + 32 * held] = make_float4(
+                part.x * scale * by.x + add.x, part.y * scale * by.y + add.y,
+                part.z * scale * by.z + add.z, part.w * scale * by.w + add.w);
+        }
+        if (lane == 0) { means[place] = mean; scales[place] = scale; }
+    }
+}
+
+extern "C" __global__ void backward(
+    const float* grads, const float* x, const float* weights, const float* means, const float* scales, float* out,
+    float* weight_sums, float* bias_sums, int rows, int weight_stride)
+{
+    __shared__ float4 parts[WARPS][QUARTERS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float4 weight[HELD], weight_sum[HELD] = {}, bias_sum[HELD] = {};
+    for (int held = 0; held < HELD; ++held)
+        weight[held] = load(weights + (long long)blockIdx.y * weight_stride, lane + 32 * held);
+    for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
+        const long long place = (long long)blockIdx.y * rows + row;
+        const float mean = means[place], scale = scales[place];
+        float4 normal[HELD], grad[HELD];
+        float sum = 0.0f, product = 0.0f;
+        for (int held = 0; held < HELD; ++held) {
+            float4 part = load(x + place * WIDTH, lane + 32 * held);
+            part.x = (part.x - mean) * scale; part.y = (part.y - mean) * scale;
+            part.z = (part.z - mean) * scale; part.w = (part.w - mean) * scale;
+            float4 back = load(grads + place * WIDTH, lane + 32 * held);
+            float4 &of_weight = weight_sum[held], &of_bias = bias_sum[held];
+            of_weight.x += back.x * part.x; of_weight.y += back.y * part.y;
+            of_weight.z += back.z * part.z; of_weight.w += back.w * part.w;
+            of_bias.x += back.x; of_bias.y += back.y; of_bias.z += back.z; of_bias.w += back.w;
+            back.x *= weight[held].x; back.y *= weight[held].y; back.z *= weight[held].z; back.w *= weight[held].w;
+            sum += back.x + back.y + back.z + back.w;
+            product += back.x * part.x + back.y * part.y + back.z * part.z + back.w * part.w;
+            normal[held] = part;
+            grad[held] = back;
+        }
+        sum = over_warp(sum) / WIDTH;
+        product = over_warp(product) / WIDTH;
+        for (int held = 0; held < HELD; ++held) {
+            if (lane + 32 * held >= QUARTERS) continue;
+            const float4 part = normal[held], back = grad[held];
+            ((float4*)(out + place * WIDTH))[lane + 32 * held] = make_float4(
+                scale * (back.x - sum - part.x * product), scale * (back.y - sum - part.y * product),
+                scale * (back.z - sum - part.z * product), scale * (back.w - sum - part.w * product));
+        }
+    }
+    for (int which = 0; which < 2; ++which) {
+        for (int held = 0; held < HELD; ++held)
+            if (lane + 32 * held < QUARTERS)
+                parts[warp][lane + 32 * held] = which ? bias_sum[held] : weight_sum[held];
+        __syncthreads();
+        float4* sums = (float4*)(which ? bias_sums : weight_sums)
+            + ((long long)blockIdx.y * gridDim.x + blockIdx.x) * QUARTERS;
+        for (int at = threadIdx.x; at < QUARTERS; at += WARPS * 32) {
+            float4 total = parts[0][at];
+            for (int other = 1; other < WARPS; ++other) {
+                const float4 part = parts[other][at];
+                total.x += part.x; total.y += part.y; total.z += part.z; total.w += part.w;
+            }
+            sums[at] = total;
+        }
+        __syncthreads();
+    }
+}
+"""
+
+
+class Kernels:
+    """The two kernels for rows of one width."""
+
+    def __init__(self, device: torch.device, width: int) -> None:
+        source = SOURCE.replace("@WIDTH@", str(width)).replace("@WARPS@", str(WARPS))
+        self._width = width
+        self._forward = _compat.compiled_kernel(source, "forward", device)
+        self._backward = _compat.compiled_kernel(source, "backward", device)
+
+    def forward(self, x: Table, weight: Table, bias: Table, eps: float) -> tuple[Table, Table, Table]:
+        """Return the outcome, the means and the inverse deviations, given tables with a row for each member."""
+        x, out = whole(x), torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        members, rows = len(x), x.numel() // (len(x) * self._width)
+        means, scales = (x.new_empty(members, rows) for _ in range(2))
+        numbers = [rows, weight.stride(0), bias.stride(0), _bits(eps)]
+        grid = self._grid(members, rows)
+        self._forward(grid, (LANES * WARPS, 1, 1), [x, weight, bias, out, means, scales, *numbers])
+        return out, means, scales
+
+    def backward(self, grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, Table, Table]:
+        """Return the gradients of what was normalized, of the weights and of the biases."""
+        grad, x = whole(grad), whole(x)
+        members, rows = len(x), x.numel() // (len(x) * self._width)
+        grid = self._grid(members, rows)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        sums = [x.new_empty(members, grid[0], self._width) for _ in range(2)]
+        tensors = [grad, x, weight, means.contiguous(), scales.contiguous(), out, *sums]
+        self._backward(grid, (LANES * WARPS, 1, 1), [*tensors, rows, weight.stride(0)])
+        of_weight, of_bias = (each.sum(1) for each in sums)
+        return out, of_weight, of_bias
+
+    def _grid(self, members: int, rows: int) -> tuple[int, int, int]:
+        return max(1, min(-(-rows // WARPS), BLOCKS // members)), members, 1
+
+
+def _bits(number: float) -> int:
+    """Return the bits of a number in single precision: releases of torch pass numbers to kernels in different types."""
+    found: int = struct.unpack("i", struct.pack("f", number))[0]
+    return found
+
+
+def _rows(table: Table) -> Table:
+    """Return the weights of all members as rows that can be read as vectors."""
+    flat = table.reshape(len(table), -1)
+    fits = flat.stride(-1) == 1 and flat.stride(0) % 4 == 0 and flat.data_ptr() % 16 == 0
+    return flat if fits else flat.contiguous()
+
+
+@functools.cache
+def kernels(device: torch.device, width: int) -> Kernels | None:
+    """Return the kernels for a device and a width; None where they cannot be compiled."""
+    try:
+        return Kernels(device, width)
+    except (AttributeError, OSError, RuntimeError):
+        return None
+
+
+def layer_norm(x: Table, shape: Sequence[int], weight: Table, bias: Table, eps: float) -> Table | None:
+    """Return the layer norm; None if there is no kernel for it."""
+    width = math.prod(shape)
+    if not x.is_cuda or {x.dtype, weight.dtype, bias.dtype} != {torch.float32} or width % 4 or width > WIDEST:
+        return None
+    if not x.numel() or kernels(x.device, width) is None:
+        return None
+    found: Table = Norm.apply(x, weight, bias, eps)[0]  # type: ignore[no-untyped-call]
+    return found
+
+
+class Context(FunctionCtx):
+    """The context of ``Norm``."""
+
+    saved_tensors: tuple[Table, ...]
+
+
+class Norm(torch.autograd.Function):
+    """Layer norm, and what its backward pass needs: means and inverse deviations."""
+
+    @staticmethod
+    def forward(x: Table, weight: Table, bias: Table, eps: float) -> tuple[Table, ...]:
+        found = _forward(*(one.unsqueeze(0) for one in (x, weight, bias)), eps=eps)
+        return tuple(one.squeeze(0) for one in found)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
+        ctx.save_for_backward(*inputs[:2], *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Context, grad: Table, *_: None) -> tuple[Table | None, ...]:
+        return *NormBackward.apply(grad, *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(
+        info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
+    ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
+        return _forward(*in_front(info, dims, inputs[:3]), eps=inputs[3]), (0, 0, 0)
+
+
+class NormBackward(torch.autograd.Function):
+    """The gradients of what is normalized, of the weights and of the biases."""
+
+    @staticmethod
+    def forward(grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, ...]:
+        found = _backward(*(one.unsqueeze(0) for one in (grad, x, weight, means, scales)))
+        return tuple(one.squeeze(0) for one in found)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
+    ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
+        return _backward(*in_front(info, dims, inputs)), (0, 0, 0)
+
+
+def _forward(x: Table, weight: Table, bias: Table, *, eps: float) -> tuple[Table, ...]:
+    found = kernels(x.device, weight[0].numel())
+    assert found is not None
+    return found.forward(x, _rows(weight), _rows(bias), eps)
+
+
+def _backward(grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, ...]:
+    found = kernels(x.device, weight[0].numel())
+    assert found is not None
+    out, of_weight, of_bias = found.backward(grad, x, _rows(weight), means, scales)
+    return out, of_weight.view(weight.shape), of_bias.view(weight.shape)
