@@ -5,8 +5,11 @@ captured evaluation of a batch, is launched at once, and those of all members ru
 captured steps may differ from those of eager steps, a check finds out:
 
 * the first steps of each kind of member are replayed, taken eagerly from the same state, and compared;
-* a step that cannot be captured (because it reads values, draws random numbers on the host, or has an optimizer that
-  computes on the host) is taken as in ``interleaved``, and the reason is logged once.
+* of a step that cannot be captured as a whole, because its optimizer computes on the host, the gradients are captured;
+* where these cannot be captured either, because the step reads values or draws random numbers on the host, the update
+  is captured alone, and the rest of the step is taken as in ``interleaved``.
+
+The log gives the reason once.
 """
 
 from __future__ import annotations
@@ -34,10 +37,14 @@ from hopfleet.frameworks.torch.engines.capture import (
     start_over,
 )
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
+from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps, rows_of
 from hopfleet.support.logging import messages
+
+ONLY_UPDATES = "only updates are captured, and the rest of each step is taken in turn"
+NOT_CAPTURED = "steps are not captured, and trials train in turn"
 
 
 class Replays:
@@ -156,7 +163,11 @@ class CudaGraphs(Interleaved):
         #: Members with captures of earlier units, and those to capture after a later batch.
         self._steady: list[Member] = []
         self._late: list[Member] = []
+        #: Updates of members the rest of whose steps is not captured.
+        self._alone: list[UpdateAlone] = []
         yield from super()._run(members, batches)
+        for update in self._alone:
+            update.end()
         self._land()
         self._note()
 
@@ -227,6 +238,8 @@ class CudaGraphs(Interleaved):
         capture.generator.set_state(member.random[self._cache.backend.random_stream])
         member.draws = frozenset()
         capture.attach()
+        if isinstance(member.work, Steps):
+            member.work.replay = None
         self._captures[member] = capture
 
     def _end_replays(self) -> None:
@@ -259,10 +272,19 @@ class CudaGraphs(Interleaved):
             why = self._attempt(member, batch, whole=True)
             if not why:
                 continue
-            if isinstance(member.work, Steps) and not self._attempt(member, batch, whole=False):
-                self._tell(f"only gradients are captured, and updates are made in turn: {why}")
+            if not isinstance(member.work, Steps):
+                self._tell(f"evaluations are not captured, and trials are evaluated in turn: {why}")
+            elif self._attempt(member, batch, whole=False):
+                self._leave_update(member.work, member.session, why)
             else:
-                self._tell(f"steps are not captured, and trials train in turn: {why}")
+                self._tell(f"only gradients are captured, and updates are made in turn: {why}")
+
+    def _leave_update(self, steps: Steps, session: TorchSession, why: str) -> None:
+        """Let the next updates be captured alone, because the rest of the steps cannot be captured."""
+        steps.replay = update = UpdateAlone(
+            session, lambda made: self._tell(f"{ONLY_UPDATES if made else NOT_CAPTURED}: {why}")
+        )
+        self._alone.append(update)
 
     def _tell(self, text: str) -> None:
         if text not in self._cache.told:
