@@ -564,3 +564,88 @@ def test_beside_a_stack_other_members_are_captured(tmp_path):
             assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-5)
     assert [Steps in one.kept for one in sessions] == [False] * 4 + [True]
     assert backend.unjoined() == []
+
+
+# ------------------------------------------------------------------------------------------------------------- rates
+
+
+class Deep(Task):
+    """Models of different depths: on the stand-in, a replay takes as long as it has operations."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(config["depth"])], torch.nn.Linear(4, 1))
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+DEPTHS = [{"lr": 0.1, "depth": depth} for depth in (1, 30, 2)]
+
+
+def operations(sessions: list[TorchSession]) -> list[float]:
+    """The number of operations in the captured step of each session, for whole batches."""
+    return [len(next(iter(one.kept[Steps].values())).graphs[0]._recording.operations) for one in sessions]
+
+
+def test_shares_follow_the_time_on_the_device():
+    sessions, backend = several(Deep(), DEPTHS)
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8, 8, 8, 8), last=[False] * 3)
+    counts = operations(sessions)
+    assert flotilla.shares == pytest.approx([count / sum(counts) for count in counts])
+    assert flotilla.shares[1] > 0.8 and backend.measured == 3 * 2, "one batch is timed: the replay, and what follows it"
+    flotilla = CudaGraphs(sessions)
+    flotilla.evaluate(Batches(8, 8), seed=0)
+    assert flotilla.shares[1] > 0.7 and sum(flotilla.shares) == pytest.approx(1)
+
+
+def test_shares_are_equal_if_nothing_was_measured():
+    sessions, backend = several(Deep(), DEPTHS)
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8), last=[False] * 3)
+    assert flotilla.shares == [1 / 3] * 3 and backend.measured == 0, "the first batch is not replayed"
+    backend.ready = False
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8), last=[False] * 3)
+    assert flotilla.shares == [1 / 3] * 3 and backend.measured > 0
+
+
+def test_members_without_a_capture_are_timed_too():
+    backend: list[RecordedCapture] = []
+
+    class Slow(Deep):
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            if wait := self.config.get("wait"):
+                backend[0].now += wait
+                return super().loss(model, batch) * (1 + float(np.random.rand()))
+            return super().loss(model, batch)
+
+    sessions, recorded = several(Slow(), [*DEPTHS[::2], {"lr": 0.1, "depth": 1, "wait": 1000}])
+    backend.append(recorded)
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8, 8, 8, 8), last=[False] * 3)
+    update = len(sessions[2].kept[UpdateCapture].graph._recording.operations)
+    times = [*operations(sessions[:2]), 1000 + update]
+    assert flotilla.shares == pytest.approx([time / sum(times) for time in times])
+
+
+def test_parts_of_a_flotilla_count_by_the_time_on_the_device():
+    sessions, _ = several(Deep(), [{**config, "batch_size": 4 * n} for n, config in enumerate(DEPTHS, 1)])
+    flotilla = CudaGraphs(sessions)
+    streams = [Batches(*[4] * 6), Batches(*[8] * 3), Batches(*[12] * 2)]
+    flotilla.train_mixed(streams, [0, 1, 2], last=[False] * 3)
+    times = [count * batches for count, batches in zip(operations(sessions), (6, 3, 2), strict=True)]
+    assert flotilla.shares == pytest.approx([time / sum(times) for time in times])
+    flotilla = CudaGraphs(sessions)
+    streams[2] = Batches(11)  # is not captured, so the host's clock has to do
+    flotilla.train_mixed(streams, [0, 1, 2], last=[False] * 3)
+    assert sum(flotilla.shares) == pytest.approx(1) and min(flotilla.shares) > 0
+
+
+def test_members_of_a_stack_share_its_time():
+    configs = [{"lr": 0.1 / n, "depth": 3} for n in range(1, 5)] + [{"lr": 0.1, "depth": 9}]
+    sessions, _ = several(Deep(), configs)
+    flotilla = StackedGraphs(sessions)
+    flotilla.train(Batches(8, 8, 8, 8), last=[False] * 5)
+    (stacked,) = {id(one.kept[Stack]): one.kept[Stack] for one in sessions[:4]}.values()
+    (capture,) = stacked.captures.values()
+    times = [len(capture._graph._recording.operations) / 4] * 4 + operations(sessions[4:])
+    assert flotilla.shares == pytest.approx([time / sum(times) for time in times])

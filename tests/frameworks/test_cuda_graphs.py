@@ -479,3 +479,34 @@ def test_captures_in_shared_memory_have_the_bits_of_trials_alone(
     configs = [{"optimizer": "momentum", "lr": 0.01 * n} for n in range(1, 4)]
     captures = compare(place, Task(place), configs, tmp_path)
     assert all(one.place is not None for some in captures[0] for one in some.values())
+
+
+class Deep(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        layers = [torch.nn.Linear(20, 20) for _ in range(config["depth"])]
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(20, 3))
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+class DeepPeeking(Deep, Peeking):
+    """Takes its steps eagerly. On the stand-in, only replays take time."""
+
+
+@pytest.mark.parametrize("kind", [Deep, pytest.param(DeepPeeking, marks=needs_gpu)])
+@pytest.mark.parametrize("engine", ["one size", "two sizes"])
+def test_a_straggler_has_the_largest_share_of_the_time(place, kind, engine):
+    """The host queues a replay of any length at once, so only the device can tell how long a member takes."""
+    if kind is DeepPeeking and not place.on_cuda:
+        pytest.skip("eager steps take no time on the stand-in")
+    depths = [1, 1, 100, 1]
+    configs = [{"lr": 0.01, "depth": depth, "batch_size": 32 + 16 * (n % 2)} for n, depth in enumerate(depths)]
+    members = several(place, kind(place), configs)
+    for unit in range(2):
+        flotilla = CudaGraphs(members)
+        if engine == "one size":
+            flotilla.train(Sized(place.device, 16, (20,), unit), last=[False] * 4)
+        else:
+            streams = [Sized(place.device, size, (20,), unit) for size in (16, 24)]
+            flotilla.train_mixed(streams, [0, 1, 0, 1], last=[False] * 4)
+        assert sum(flotilla.shares) == pytest.approx(1) and min(flotilla.shares) > 0
+        assert flotilla.shares[2] > 0.6, flotilla.shares
