@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch.engines import capture_backend, cuda_graphs
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
+from hopfleet.frameworks.torch.engines.captured_update import UpdateCapture
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved
 from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked, StackedGraphs
@@ -180,6 +182,19 @@ class Reading(Task):
         return loss * 2 if loss.item() > 1e9 else loss
 
 
+class ReadingTwice(Reading):
+    """Neither the gradients nor the update can be captured."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, *rest = super().build(config)
+        optimizer.register_step_post_hook(lambda *_: None)
+        return model, optimizer, *rest
+
+
+class Uncaptured(Reading):
+    capture = False
+
+
 class Scaling(Task):
     def build(self, config: Mapping[str, Any]) -> Any:
         return *super().build(config), torch.amp.GradScaler("cpu")
@@ -201,8 +216,13 @@ class Advised(Task):
 
 
 REFUSALS = {
-    Host: "random numbers are drawn on the host (numpy)",
-    Reading: "operation not permitted when stream is capturing",
+    ReadingTwice: "the optimizer has step hooks, which run on the host",
+    Uncaptured: "the task sets capture = False",
+}
+
+EAGER_GRADIENTS = {
+    Host: "random numbers are drawn on the host (numpy); draw them with torch, on the device",
+    Reading: "; compute with tensors on the device there, without .item(), float(), print or a condition on a tensor",
 }
 
 EAGER_UPDATES = {
@@ -236,6 +256,135 @@ def test_updates_that_cannot_be_captured_are_made_eagerly_after_captured_gradien
     assert all(capture.gradients for one in sessions for capture in one.kept[Steps].values())
     assert [len(one.kept[Steps]) for one in sessions] == [2, 2, 2], "whole batches and the last, smaller one"
     assert backend.unjoined() == []
+
+
+@pytest.mark.parametrize("task", EAGER_GRADIENTS)
+def test_updates_are_captured_alone_after_eager_gradients(task, tmp_path, capfd):
+    (sessions, backend), (alone, _) = several(task()), several(task())
+    for sizes in ((8, 8, 8), (8, 8, 5), (6, 6, 6)):
+        unit(sessions, alone, Batches(*sizes), tmp_path)
+    said = capfd.readouterr().err
+    assert said.count("only updates are captured, and the rest of each step is taken in turn: ") == 1
+    assert EAGER_GRADIENTS[task] in said and "steps are not captured" not in said
+    assert not any(one.kept.get(Steps) for one in sessions)
+    # The update of the first batch of a unit is eager. Three replays of the first of each kind are compared.
+    assert [one.kept[UpdateCapture].graph.replays for one in sessions] == [3 + 3 * 2, 3 + 3 * 2, 3 * 2]
+    assert {name.split()[0] for name in backend.log} <= {"replay", "synchronize"} and backend.unjoined() == []
+
+
+def test_updates_alone_are_captured_again_when_a_setting_or_a_weight_has_changed(tmp_path):
+    (sessions, _), (alone, _) = several(Reading()), several(Reading())
+    made = []
+    for number, last in enumerate((False, True, False, False)):
+        unit(sessions, alone, Batches(8, 8, 8), tmp_path, last)
+        made.append([one.kept[UpdateCapture] for one in sessions])
+        if number == 2:
+            sessions[1].model[0].weight.data = sessions[1].model[0].weight.data.clone()
+    kept = [[new is old for old, new in zip(*pair, strict=True)] for pair in itertools.pairwise(made)]
+    assert kept == [[True] * 3, [False] * 3, [True, False, True]]  # after an epoch, the learning rates have changed
+
+
+def test_an_update_that_a_capture_was_not_made_for_is_eager(tmp_path, capfd):
+    """Batches with more than 6 rows train the first layer as well, and a norm is kept by new tensors."""
+
+    class Moving(Reading):
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            rows = len(batch["x"])
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.config["lr"] * (1 if rows > 4 else 0.5)
+            if rows == 5:
+                model[2].weight.data = model[2].weight.data.renorm(2, 0, 0.1)
+            first = model[0](batch["x"])
+            loss = ((model[2](first if rows > 6 else first.detach()).squeeze(1) - batch["y"]) ** 2).mean()
+            return loss * 2 if loss.item() > 1e9 else loss
+
+    (sessions, _), (alone, _) = several(Moving()), several(Moving())
+    unit(sessions, alone, Batches(8, 8, 8, 6, 8, 4, 8, 3, 3, 8, 5, 8, 8), tmp_path)
+    # The second, third, fifth, seventh and tenth update are replayed: then a weight has moved.
+    assert [one.kept[UpdateCapture].graph.replays for one in sessions] == [3 + 5, 3 + 5, 5]
+    assert "only updates are captured" in capfd.readouterr().err
+
+
+def test_replayed_updates_note_the_norms_of_gradients():
+    class Steep(Reading):
+        clip_norm = 1.0
+
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            return super().loss(model, batch) * (float("nan") if len(batch["x"]) == 3 else 1)
+
+    (sessions, _), (alone, _) = several(Steep()), several(Steep())
+    found = CudaGraphs(sessions).train(Batches(8, 8, 8, 3), last=[False] * 3)
+    for one, result in zip(alone, found, strict=True):
+        with pytest.raises(TaskError, match="and gradients of norm") as error:
+            one.train(Batches(8, 8, 8, 3), last=False)
+        assert str(result) == str(error.value)
+
+
+def test_a_unit_with_one_update_has_nothing_to_replay(tmp_path, capfd):
+    (sessions, _), (alone, _) = several(Reading()), several(Reading())
+    unit(sessions, alone, Batches(8), tmp_path)
+    assert "steps are not captured, and trials train in turn" in capfd.readouterr().err
+    unit(sessions, alone, Batches(8, 8), tmp_path)
+    assert all(UpdateCapture in one.kept for one in sessions)
+
+
+class Drawing(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        self.param_groups[0]["params"][0].data += 1e-3 * float(np.random.rand())
+        return super().step(closure)
+
+
+class DrawingInVain(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        torch.rand(1)
+        return super().step(closure)
+
+
+class Growing(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        weight = self.param_groups[0]["params"][0]
+        if "momentum_buffer" in self.state[weight]:  # from the second update on
+            self.state[weight].setdefault("slow", weight.detach().clone())
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Drawing, "replayed steps do not have the bits of eager steps"),
+        (DrawingInVain, "the update draws random numbers"),
+        (Growing, "the update makes tensors for later ones"),
+    ],
+)
+def test_an_update_that_is_refused_leaves_no_trace(kind, reason, tmp_path, capfd):
+    class Strange(Reading):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            model, *_ = super().build(config)
+            return model, kind(model.parameters(), lr=config["lr"], momentum=0.9)
+
+    (sessions, backend), (alone, _) = several(Strange(), SEVERAL[:1]), several(Strange(), SEVERAL[:1])
+    unit(sessions, alone, Batches(8, 8, 8), tmp_path)
+    assert "steps are not captured, and trials train in turn" in capfd.readouterr().err
+    assert reason in sessions[0].cache.part(GraphCache).verdicts.values()
+    assert UpdateCapture not in sessions[0].kept and backend.unjoined() == []
+
+
+def test_updates_of_large_models_and_with_sparse_gradients_are_not_captured_alone(tmp_path, monkeypatch):
+    class Sparse(Task):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            model = torch.nn.Embedding(9, 4, sparse=True)
+            return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            loss = (model(batch["x"].argmax(1)) * batch["x"]).mean()
+            return loss * 2 if loss.item() > 1e9 else loss
+
+    for task, large in ((Sparse(), False), (Reading(), True)):
+        if large:
+            monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0)
+        (sessions, _), (alone, _) = several(task), several(task)
+        unit(sessions, alone, Batches(8, 8, 8), tmp_path)
+        assert not any(UpdateCapture in one.kept for one in sessions)
 
 
 @pytest.mark.parametrize("shares_memory", [False, True])
@@ -310,11 +459,11 @@ def test_an_update_that_raises_ends_its_member_alone(tmp_path):
         assert found[number] == alone[number].train(Batches(*[8] * 12), last=False)
 
 
-def test_a_column_that_is_no_tensor_is_refused(tmp_path, capfd):
+def test_with_a_column_that_is_no_tensor_only_updates_are_captured(tmp_path, capfd):
     (sessions, backend), (alone, _) = several(Task()), several(Task())
     unit(sessions, alone, Batches(8, 8, extra={"names": ["a"] * 8}), tmp_path)
-    assert backend.captures == 0
-    assert "a batch has a column that is not a tensor" in capfd.readouterr().err
+    assert not any(one.kept.get(Steps) for one in sessions) and backend.captures == 3
+    assert f"{cuda_graphs.ONLY_UPDATES}: a batch has a column that is not a tensor" in capfd.readouterr().err
 
 
 def test_a_metric_that_is_no_number_on_the_device_is_refused(capfd):
@@ -347,7 +496,7 @@ def test_a_kind_that_was_refused_is_not_tried_again(tmp_path):
     sessions, backend = several(Reading())
     for _ in range(3):
         CudaGraphs(sessions).train(Batches(8, 8), last=[False] * 3)
-    assert backend.captures == 4, "two attempts for each kind of member: whole steps, and gradients alone"
+    assert backend.captures == 4 + 3, "two attempts for each kind: whole steps and gradients; an update of each member"
 
 
 # ---------------------------------------------------------------------------------------------------------- members
@@ -415,3 +564,88 @@ def test_beside_a_stack_other_members_are_captured(tmp_path):
             assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-5)
     assert [Steps in one.kept for one in sessions] == [False] * 4 + [True]
     assert backend.unjoined() == []
+
+
+# ------------------------------------------------------------------------------------------------------------- rates
+
+
+class Deep(Task):
+    """Models of different depths: on the stand-in, a replay takes as long as it has operations."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(config["depth"])], torch.nn.Linear(4, 1))
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+DEPTHS = [{"lr": 0.1, "depth": depth} for depth in (1, 30, 2)]
+
+
+def operations(sessions: list[TorchSession]) -> list[float]:
+    """The number of operations in the captured step of each session, for whole batches."""
+    return [len(next(iter(one.kept[Steps].values())).graphs[0]._recording.operations) for one in sessions]
+
+
+def test_shares_follow_the_time_on_the_device():
+    sessions, backend = several(Deep(), DEPTHS)
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8, 8, 8, 8), last=[False] * 3)
+    counts = operations(sessions)
+    assert flotilla.shares == pytest.approx([count / sum(counts) for count in counts])
+    assert flotilla.shares[1] > 0.8 and backend.measured == 3 * 2, "one batch is timed: the replay, and what follows it"
+    flotilla = CudaGraphs(sessions)
+    flotilla.evaluate(Batches(8, 8), seed=0)
+    assert flotilla.shares[1] > 0.7 and sum(flotilla.shares) == pytest.approx(1)
+
+
+def test_shares_are_equal_if_nothing_was_measured():
+    sessions, backend = several(Deep(), DEPTHS)
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8), last=[False] * 3)
+    assert flotilla.shares == [1 / 3] * 3 and backend.measured == 0, "the first batch is not replayed"
+    backend.ready = False
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8), last=[False] * 3)
+    assert flotilla.shares == [1 / 3] * 3 and backend.measured > 0
+
+
+def test_members_without_a_capture_are_timed_too():
+    backend: list[RecordedCapture] = []
+
+    class Slow(Deep):
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            if wait := self.config.get("wait"):
+                backend[0].now += wait
+                return super().loss(model, batch) * (1 + float(np.random.rand()))
+            return super().loss(model, batch)
+
+    sessions, recorded = several(Slow(), [*DEPTHS[::2], {"lr": 0.1, "depth": 1, "wait": 1000}])
+    backend.append(recorded)
+    flotilla = CudaGraphs(sessions)
+    flotilla.train(Batches(8, 8, 8, 8), last=[False] * 3)
+    update = len(sessions[2].kept[UpdateCapture].graph._recording.operations)
+    times = [*operations(sessions[:2]), 1000 + update]
+    assert flotilla.shares == pytest.approx([time / sum(times) for time in times])
+
+
+def test_parts_of_a_flotilla_count_by_the_time_on_the_device():
+    sessions, _ = several(Deep(), [{**config, "batch_size": 4 * n} for n, config in enumerate(DEPTHS, 1)])
+    flotilla = CudaGraphs(sessions)
+    streams = [Batches(*[4] * 6), Batches(*[8] * 3), Batches(*[12] * 2)]
+    flotilla.train_mixed(streams, [0, 1, 2], last=[False] * 3)
+    times = [count * batches for count, batches in zip(operations(sessions), (6, 3, 2), strict=True)]
+    assert flotilla.shares == pytest.approx([time / sum(times) for time in times])
+    flotilla = CudaGraphs(sessions)
+    streams[2] = Batches(11)  # is not captured, so the host's clock has to do
+    flotilla.train_mixed(streams, [0, 1, 2], last=[False] * 3)
+    assert sum(flotilla.shares) == pytest.approx(1) and min(flotilla.shares) > 0
+
+
+def test_members_of_a_stack_share_its_time():
+    configs = [{"lr": 0.1 / n, "depth": 3} for n in range(1, 5)] + [{"lr": 0.1, "depth": 9}]
+    sessions, _ = several(Deep(), configs)
+    flotilla = StackedGraphs(sessions)
+    flotilla.train(Batches(8, 8, 8, 8), last=[False] * 5)
+    (stacked,) = {id(one.kept[Stack]): one.kept[Stack] for one in sessions[:4]}.values()
+    (capture,) = stacked.captures.values()
+    times = [len(capture._graph._recording.operations) / 4] * 4 + operations(sessions[4:])
+    assert flotilla.shares == pytest.approx([time / sum(times) for time in times])

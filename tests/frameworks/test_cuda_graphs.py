@@ -15,6 +15,7 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.torch.engines import capture_backend
+from hopfleet.frameworks.torch.engines.captured_update import UpdateCapture
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
 from hopfleet.frameworks.torch.steps import Steps
@@ -198,7 +199,7 @@ class Pair(Accumulating):
     """Two optimizers."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
-        model, *_ = super().build(config)
+        model, *_ = Task.build(self, config)
         first = OPTIMIZERS["fused adam"](model[0].parameters(), config["lr"], self.cuda)
         return model, [first, OPTIMIZERS["momentum"](model[3].parameters(), config["lr"] / 2, self.cuda)]
 
@@ -226,7 +227,11 @@ def test_accumulated_gradients_and_several_optimizers_are_captured(place, tmp_pa
     assert found == {graphs} and "steps are not captured" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("task", [Plain, Peeking, Noisy])
+class PeekingGathering(Peeking, Gathering):
+    """Neither the gradients nor the update can be captured: Adagrad counts its steps on the host."""
+
+
+@pytest.mark.parametrize("task", [Plain, PeekingGathering])
 def test_what_cannot_be_captured_trains_all_the_same(place, tmp_path, task, capfd):
     configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
     captures = compare(place, task(place), configs, tmp_path)
@@ -235,9 +240,74 @@ def test_what_cannot_be_captured_trains_all_the_same(place, tmp_path, task, capf
     assert said.count("steps are not captured") == 1
     assert {
         Plain: "capture = False",
-        Peeking: "without .item(), float(), print or a condition on a tensor",
-        Noisy: "draw them with torch, on the device" if place.on_cuda else "without .item()",
+        PeekingGathering: "without .item(), float(), print or a condition on a tensor",
     }[task] in said
+
+
+class Printing(Task):
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch)
+        print("the loss is", loss)
+        return loss
+
+
+class Optioned(Peeking):
+    def __init__(self, place: Place, **options: Any) -> None:
+        super().__init__(place)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+
+class PeekingPair(Optioned):
+    build = Pair.build
+
+
+def only_updates(place: Place, task: hop.TorchTask, optimizer: str, folder: Path, said: Any) -> list[UpdateCapture]:
+    """Compare trials whose updates alone are captured with trials alone; return the captures."""
+    configs = [{"optimizer": optimizer, "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
+    found: list[UpdateCapture] = []
+    captures = compare(place, task, configs, folder, watch=lambda one: found.append(one.kept[UpdateCapture]))
+    assert not any(capture for unit in captures for capture in unit)
+    text = said.readouterr().err
+    assert text.count("only updates are captured") == 1 and "steps are not captured" not in text
+    return found
+
+
+@pytest.mark.parametrize("task", [Peeking, Noisy, Printing])
+def test_updates_are_captured_alone_where_gradients_cannot_be(place, tmp_path, task, capfd):
+    if task is Printing and not place.on_cuda:
+        pytest.skip("the stand-in lets tensors be printed")
+    found = only_updates(place, task(place), "momentum", tmp_path, capfd)
+    # Neither another batch size nor, on CUDA, another learning rate is a reason to capture again; only the hop is.
+    assert len(set(map(id, found))) == (3 if place.on_cuda else 5)
+
+
+@pytest.mark.parametrize("name", SOME_SLOW)
+def test_captured_updates_of_each_optimizer(place, tmp_path, name, capfd):
+    only_updates(place, Peeking(place), name, tmp_path, capfd)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Optioned, {"clip_norm": 0.1, "ema": 0.9}),
+        (Optioned, {"accumulate": 2, "clip_norm": 0.1}),
+        (PeekingPair, {"accumulate": 4, "ema": 0.9}),
+        pytest.param(Optioned, {"precision": "fp16"}, marks=needs_gpu),
+        pytest.param(Optioned, {"precision": "fp16", "clip_norm": 0.1, "accumulate": 2}, marks=needs_gpu),
+    ],
+)
+def test_captured_updates_clip_accumulate_scale_and_average(place, tmp_path, kind, options, capfd):
+    if options.get("precision") and not place.on_cuda:
+        pytest.skip("half precision is scaled on CUDA")
+    only_updates(place, kind(place, **options), "fused adam", tmp_path, capfd)
+
+
+@needs_gpu
+def test_captured_updates_read_the_learning_rates_of_schedules_that_step_after_each_batch(tmp_path, capfd):
+    place = Place("cuda:0")
+    found = only_updates(place, Optioned(place, lr_step="batch"), "adam", tmp_path, capfd)
+    assert len(set(map(id, found))) == 3
 
 
 def test_a_member_with_nan_leaves_the_others_alone(place, tmp_path):
@@ -409,3 +479,34 @@ def test_captures_in_shared_memory_have_the_bits_of_trials_alone(
     configs = [{"optimizer": "momentum", "lr": 0.01 * n} for n in range(1, 4)]
     captures = compare(place, Task(place), configs, tmp_path)
     assert all(one.place is not None for some in captures[0] for one in some.values())
+
+
+class Deep(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        layers = [torch.nn.Linear(20, 20) for _ in range(config["depth"])]
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(20, 3))
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+class DeepPeeking(Deep, Peeking):
+    """Takes its steps eagerly. On the stand-in, only replays take time."""
+
+
+@pytest.mark.parametrize("kind", [Deep, pytest.param(DeepPeeking, marks=needs_gpu)])
+@pytest.mark.parametrize("engine", ["one size", "two sizes"])
+def test_a_straggler_has_the_largest_share_of_the_time(place, kind, engine):
+    """The host queues a replay of any length at once, so only the device can tell how long a member takes."""
+    if kind is DeepPeeking and not place.on_cuda:
+        pytest.skip("eager steps take no time on the stand-in")
+    depths = [1, 1, 100, 1]
+    configs = [{"lr": 0.01, "depth": depth, "batch_size": 32 + 16 * (n % 2)} for n, depth in enumerate(depths)]
+    members = several(place, kind(place), configs)
+    for unit in range(2):
+        flotilla = CudaGraphs(members)
+        if engine == "one size":
+            flotilla.train(Sized(place.device, 16, (20,), unit), last=[False] * 4)
+        else:
+            streams = [Sized(place.device, size, (20,), unit) for size in (16, 24)]
+            flotilla.train_mixed(streams, [0, 1, 0, 1], last=[False] * 4)
+        assert sum(flotilla.shares) == pytest.approx(1) and min(flotilla.shares) > 0
+        assert flotilla.shares[2] > 0.6, flotilla.shares

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,25 @@ def bits(one: TorchSession, folder: Path) -> bytes:
 
 
 def compare(
-    place: Place, task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, shape: tuple[int, ...] = (20,)
+    place: Place,
+    task: hop.TorchTask,
+    configs: list[dict[str, Any]],
+    folder: Path,
+    shape: tuple[int, ...] = (20,),
+    watch: Callable[[TorchSession], object] = lambda session: None,
 ) -> Any:
-    """Train five units, each on other data, with evaluations and a hop in between; return the captures of each."""
+    """Train five units, each on other data, with evaluations and a hop in between; return the captures of each.
+
+    ``watch`` is called with each session after each unit.
+    """
     alone, together = (several(place, task, configs) for _ in range(2))
     captures = []
     for unit, (ragged, last) in enumerate(((True, False), (True, False), (True, False), (False, True), (True, False))):
         batches = Batches(place.device, shape, ragged=ragged, seed=unit)
         found = task.framework.flotilla(together).train(batches, last=[last] * len(configs))
         captures.append([one.kept.get(Steps) for one in together])
+        for one in together:
+            watch(one)
         assert found == [one.train(batches, last=last) for one in alone]
         assert task.framework.flotilla(together).evaluate(batches, seed=3) == [
             one.evaluate(batches, seed=3) for one in alone

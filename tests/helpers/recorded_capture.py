@@ -103,6 +103,7 @@ class RecordedGraph:
         assert self._generator is not None, "a capture comes first"
         self._backend.queue(f"replay on {self._backend.current.number}")
         self.replays += 1
+        self._backend.now += len(self._recording.operations)
         with drawing_from(self._generator, advance=True), torch.no_grad():
             for operation in self._recording.operations:
                 operation()
@@ -143,11 +144,14 @@ class RecordedStream:
 class RecordedEvent:
     """The work of a stream at some time, and the work that it had waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None) -> None:
         self.known: dict[RecordedStream, int] = {}
+        self._clock = clock
+        self.time: float | None = None
 
     def record(self, stream: RecordedStream) -> None:
         self.known = {**stream.known, stream: stream.position}
+        self.time = None if self._clock is None else self._clock()
 
 
 class RecordedCapture:
@@ -167,6 +171,10 @@ class RecordedCapture:
         self.pools = 0
         self.lent: list[tuple[int, int]] = []
         self.freed = 0
+        #: The time of the device, which a replay takes by the number of its operations; whether events can be read.
+        self.now = 0.0
+        self.ready = True
+        self.measured = 0
         #: Replays and synchronizations, in their order.
         self.log: list[str] = []
 
@@ -192,8 +200,13 @@ class RecordedCapture:
         self.streams.append(RecordedStream(len(self.streams)))
         return self.streams[-1]
 
-    def event(self) -> RecordedEvent:
-        return RecordedEvent()
+    def event(self, *, timing: bool = False) -> RecordedEvent:
+        return RecordedEvent((lambda: self.now) if timing else None)
+
+    def elapsed(self, begin: RecordedEvent, end: RecordedEvent) -> float | None:
+        assert begin.time is not None and end.time is not None, "events without timing"
+        self.measured += 1
+        return end.time - begin.time if self.ready else None
 
     def current_stream(self, device: torch.device | None = None) -> RecordedStream:
         self.current.position += 1  # for the work since the last call

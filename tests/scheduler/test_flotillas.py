@@ -45,9 +45,24 @@ def test_as_many_as_fit():
 def test_no_more_than_a_worker_s_share():
     desk = Desk(None, None, trials=6)
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t2", "t3"]
-    desk["t2"].seconds, desk["t2"].measured = 9.0, 1
+    desk["t2"].seconds, desk["t2"].measured = 4.5, 1
     desk.schedule.seconds, desk.schedule.measured = 9.0, 9
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t2"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_nobody_waits_for_a_straggler_on_another_worker(workers):
+    """Six trials train together, and the device works for one of them as long as for the others together, twice."""
+    desk = Desk(*[None] * workers, trials=6, valid=0)
+    for number in range(1, 7):
+        desk.schedule.start("w1", Unit(f"t{number}", 1, 0), number, 1)
+    assert all(desk.schedule.unit_seconds(desk[f"t{number}"]) == 1.0 for number in range(1, 7))
+    for number in range(1, 7):
+        finish(desk, f"t{number}", 10.0 if number == 2 else 1.0)
+    many = Fusion(lambda config: None, most=99, memory=100, size=1)
+    others = ["t2", "t3", "t4", "t5", "t6"] if workers == 1 else ["t3", "t4", "t5", "t6"]
+    assert along(desk, "w1", Unit("t1", 1, 1), many) == others
+    assert along(desk, "w1", Unit("t2", 1, 1), many) == (["t1", *others[1:]] if workers == 1 else [])
 
 
 def test_only_those_that_want_the_same_rows_and_batches():

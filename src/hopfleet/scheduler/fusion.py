@@ -7,10 +7,13 @@ waits for another: trials that ran together are ready together, and usually cont
 
 Trials whose weights can be stacked are preferred as companions of each other.
 
-Slow and fast trials may be members of one flotilla. Where members step in turn, the worker is always busy. Where they
-step side by side, the slowest sets the pace, and it would take as long without the others, which would then run after
-it. But a flotilla must not take more than its worker's share while another worker is idle. Where hops take time, half
-of that share is enough, unless training together gains much: a waiting model can travel while another one trains.
+Measured rates decide who waits for whom. Each unit counts with its share of the time of its flotilla: on the CPU by the
+clock of the host, on CUDA by the time that the device works for each member. Slow and fast trials may be members of one
+flotilla. Where members step in turn, the worker is always busy. Where they step side by side, the slowest sets the
+pace, and with one worker it would take as long without the others, which would then run after it. With several workers,
+a trial that takes more than a worker's share is a companion of none: the others train together on other workers and do
+not wait for it. Nor must a flotilla take more than that share while another worker is idle. Where hops take time, half
+of the share is enough, unless training together gains much: a waiting model can travel while another one trains.
 """
 
 from __future__ import annotations
@@ -67,12 +70,15 @@ def companions(
 
     A flotilla takes at most its worker's share of one unit of every trial, divided by the ``groups`` wanted per worker,
     so that enough is left for the other workers, including those ``coming``; or the trials that a policy wants
-    ``together``. A trial whose worker was lost trains alone, which shows whether the trial caused the loss.
+    ``together``. A trial that takes more than that share by itself joins no flotilla. A trial whose worker was lost
+    trains alone, which shows whether the trial caused the loss.
     """
     first = schedule.trials[unit.trial]
     room = fusion.limit(schedule.model_bytes) - 1
     if room < 1 or first.losses:
         return []
+    share = sum(map(schedule.unit_seconds, schedule.trials.values()))
+    share /= groups * (len(schedule.slots) + coming)
     kin = fusion.kin(first.trial.config)
     able = _trainable if unit.trains else _evaluable
     found = [
@@ -80,7 +86,7 @@ def companions(
         for progress in able(schedule, slot, unit)
         if progress is not first
         and not progress.losses
-        and (together is None or progress.trial.id in together)
+        and (schedule.unit_seconds(progress) <= share if together is None else progress.trial.id in together)
         and fusion.kin(progress.trial.config) == kin
     ]
     # Prefer trials of the same form, then those whose model this worker holds, then the lowest number.
@@ -93,8 +99,6 @@ def companions(
         )
     )
     chosen: list[Unit] = []
-    share = sum(map(schedule.unit_seconds, schedule.trials.values()))
-    share /= groups * (len(schedule.slots) + coming)
     taken = schedule.unit_seconds(first)
     for progress in found[:room]:
         seconds = schedule.unit_seconds(progress)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -34,6 +34,8 @@ class Steps:
         self._norms: list[torch.Tensor] = []
         #: Batches whose gradients wait for an update. Captured steps change the number, too.
         self.waiting = 0
+        #: Makes an update that was captured alone, and returns its values; or does nothing and returns None.
+        self.replay: Callable[[Steps], Metrics | None] | None = None
         #: Whether the schedule has yet to step for the last batch, whose gradients wait for an update.
         self._schedule_waits = False
         self._small = is_small(trial.model)
@@ -111,14 +113,21 @@ class Steps:
 
     def update(self) -> None:
         """Update the weights with the gradients that there are."""
-        trial, options = self._trial, self._trial.options
         self.waiting = 0
+        found = None if self.replay is None else self.replay(self)
+        self._norms += (self.updated() if found is None else found).values()
+
+    def updated(self) -> Metrics:
+        """Update the weights eagerly; return the norm of the gradients, if the task limits it."""
+        trial, options = self._trial, self._trial.options
+        found: dict[str, torch.Tensor] = {}
         if options.clip_norm is not None:
             if trial.scaler is not None:
                 for optimizer in trial.optimizers:
                     trial.scaler.unscale_(optimizer)
-            self._norms.append(self._limit_norm(options.clip_norm))
+            found["norm"] = self._limit_norm(options.clip_norm)
         self._step()
+        return found
 
     def _limit_norm(self, most: float) -> torch.Tensor:
         """Scale the gradients down to a norm, if theirs is larger; return their norm."""

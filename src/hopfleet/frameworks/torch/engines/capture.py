@@ -131,7 +131,7 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
         batches = session.options.accumulate
         waits = sorted({0, min(1, batches - 1), batches - 1})
         if whole:
-            _check_update(session)
+            check_update(session)
             upload(held_updates(session))  # nothing is uploaded inside a capture
         else:
             work = member.work.gradients
@@ -144,14 +144,14 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     for waiting in waits:
         if isinstance(member.work, Steps):
             member.work.waiting = waiting
-        graphs.append(_graph(session, generator, lambda: work(dict(inputs)), values, pool))
+        graphs.append(captured_graph(session, generator, lambda: work(dict(inputs)), values, pool))
     needed = [] if isinstance(member.work, Measures) or (whole and len(waits) == 1) else session.model.parameters()
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in needed if w.grad is not None]
     place = None if pool is None else next(pool.places)
     return Capture(graphs, generator, values, inputs, whole, gradients, place=place, pool=pool)
 
 
-def _graph(
+def captured_graph(
     session: TorchSession,
     generator: torch.Generator,
     work: Callable[[], Metrics],
@@ -196,7 +196,7 @@ def _advice(error: Exception) -> str:
     return READS if "captur" in str(error) else ""
 
 
-def _check_update(session: TorchSession) -> None:
+def check_update(session: TorchSession) -> None:
     """Raise Refused if the update of a step cannot be part of its capture."""
     if any(map(_compat.has_step_hooks, session.optimizers, session.updates)):
         raise Refused("the optimizer has step hooks, which run on the host")
@@ -210,7 +210,7 @@ def _changes_settings(session: TorchSession) -> bool:
         return False
     if any(getattr(scheduler, "cycle_momentum", False) for scheduler in session.schedulers):
         return True
-    return any("lr" in settings for optimizer in _settings(session) for settings in optimizer)
+    return any("lr" in settings for optimizer in settings_of(session) for settings in optimizer)
 
 
 def held_updates(session: TorchSession) -> list[CapturableUpdate]:
@@ -289,7 +289,7 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
     eager = [*copies(session), *values, member.random[stream]]
     member.random[stream] = state
     restore(session, before)
-    if len(eager) != len(replayed) or not all(map(_same_bits, eager, replayed)):
+    if len(eager) != len(replayed) or not all(map(same_bits, eager, replayed)):
         raise Refused(UNEQUAL)
 
 
@@ -299,7 +299,7 @@ def start_over(work: Steps | Measures) -> None:
         work.waiting = 0
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
@@ -307,7 +307,12 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _tensors(session: TorchSession) -> list[torch.Tensor]:
     """Return the tensors that a step may change: weights, buffers and optimizer states."""
-    found = _weights(session)
+    return _weights(session) + _states(session)
+
+
+def _states(session: TorchSession) -> list[torch.Tensor]:
+    """Return the tensors of optimizers and of the gradient scaler."""
+    found: list[torch.Tensor] = []
     for optimizer in session.optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -348,7 +353,7 @@ def batch_key(batch: Batch, device: torch.device) -> Hashable | None:
 
 def kind_of(session: TorchSession) -> Hashable:
     """Return what members have in common if the comparison of one holds for the others."""
-    optimizers = [type(one) for one in session.optimizers], _settings(session, of=bool)
+    optimizers = [type(one) for one in session.optimizers], settings_of(session, of=bool)
     return type(session.task), str(session.model), str(optimizers), str(session.device), session.options.accumulate
 
 
@@ -358,10 +363,16 @@ def footing(member: Member, key: Hashable, *, whole: bool) -> Hashable:
     if isinstance(member.work, Measures) or not whole:
         return key, tuple(tensor.data_ptr() for tensor in _weights(session))
     places = tuple(tensor.data_ptr() for tensor in _tensors(session))
-    return key, places, str(_settings(session))
+    return key, places, str(settings_of(session))
 
 
-def _settings(session: TorchSession, of: type = object) -> list[list[dict[str, object]]]:
+def update_footing(session: TorchSession) -> Hashable:
+    """Return everything that a capture of the update alone relies on, except the gradients."""
+    tensors = (*session.model.parameters(), *session.average, *_states(session))
+    return tuple(tensor.data_ptr() for tensor in tensors), str(settings_of(session))
+
+
+def settings_of(session: TorchSession, of: type = object) -> list[list[dict[str, object]]]:
     """Return the settings of each group of each optimizer, except those that a capture reads on the device."""
     return [
         [_baked(group, update, of) for group in optimizer.param_groups]

@@ -34,7 +34,7 @@ Stream = Any
 """A queue of work: ``torch.cuda.Stream``, or a stand-in with ``wait_stream`` and ``wait_event``."""
 
 Event = Any
-"""A point in a stream: ``torch.cuda.Event``, or a stand-in with ``record``."""
+"""A point in a stream, and the time at which the device comes to it: ``torch.cuda.Event``, or a stand-in."""
 
 
 class Graph(Protocol):
@@ -71,8 +71,11 @@ class CaptureBackend(Protocol):
     def stream(self, device: torch.device) -> Stream:
         """Return a new stream."""
 
-    def event(self) -> Event:
-        """Return a new event."""
+    def event(self, *, timing: bool = False) -> Event:
+        """Return a new event; with ``timing``, one that notes its time."""
+
+    def elapsed(self, begin: Event, end: Event) -> float | None:
+        """Return the seconds between two events with timing; None if the device has not come to the second yet."""
 
     def current_stream(self, device: torch.device | None = None) -> Stream:
         """Return the stream on which work is queued at present."""
@@ -125,8 +128,11 @@ class CudaBackend:
     def stream(self, device: torch.device) -> Stream:
         return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def event(self) -> Event:
-        return torch.cuda.Event()  # type: ignore[no-untyped-call]
+    def event(self, *, timing: bool = False) -> Event:
+        return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call]
+
+    def elapsed(self, begin: Event, end: Event) -> float | None:
+        return begin.elapsed_time(end) / 1000 if end.query() else None
 
     def current_stream(self, device: torch.device | None = None) -> Stream:
         return torch.cuda.current_stream(device)

@@ -5,8 +5,11 @@ captured evaluation of a batch, is launched at once, and those of all members ru
 captured steps may differ from those of eager steps, a check finds out:
 
 * the first steps of each kind of member are replayed, taken eagerly from the same state, and compared;
-* a step that cannot be captured (because it reads values, draws random numbers on the host, or has an optimizer that
-  computes on the host) is taken as in ``interleaved``, and the reason is logged once.
+* of a step that cannot be captured as a whole, because its optimizer computes on the host, the gradients are captured;
+* where these cannot be captured either, because the step reads values or draws random numbers on the host, the update
+  is captured alone, and the rest of the step is taken as in ``interleaved``.
+
+The log gives the reason once.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import torch
 from hopfleet.frameworks.base import Batch, Batches, Result
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.capturable import upload
+from hopfleet.frameworks.torch.engines import rates
 from hopfleet.frameworks.torch.engines.capture import (
     SIZES,
     Capture,
@@ -34,10 +38,18 @@ from hopfleet.frameworks.torch.engines.capture import (
     start_over,
 )
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
+from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
+from hopfleet.frameworks.torch.engines.rates import TIMED, Stopwatch
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps, rows_of
 from hopfleet.support.logging import messages
+
+ONLY_UPDATES = "only updates are captured, and the rest of each step is taken in turn"
+NOT_CAPTURED = "steps are not captured, and trials train in turn"
+
+NOT_TIMED = contextlib.nullcontext()
+"""A context for work that is not timed."""
 
 
 class Replays:
@@ -77,8 +89,8 @@ class Replays:
         }
         self._rows: list[int] = []
 
-    def step(self, batch: Batch) -> None:
-        """Replay each capture once, for a batch."""
+    def step(self, batch: Batch, clock: Stopwatch | None = None) -> None:
+        """Replay each capture once, for a batch; with a ``clock``, measure how long that takes for each member."""
         for inputs in self._inputs:
             for name, value in inputs.items():
                 value.copy_(batch[name], non_blocking=True)
@@ -89,14 +101,16 @@ class Replays:
             stream.wait_event(self._ready)
             backend.set_stream(stream)
             for member, capture in captures:
-                capture.launch(member)
-                if self._shares_memory:
-                    capture.update(member)
+                with NOT_TIMED if clock is None else clock.around([member]):
+                    capture.launch(member)
+                    if self._shares_memory:
+                        capture.update(member)
         # The device computes the gradients of all members while the host makes updates that are not captured.
         for stream, done, captures in self._lanes:
             backend.set_stream(stream)
             for member, capture in captures:
-                capture.update(member)
+                with NOT_TIMED if clock is None else clock.around([member]):
+                    capture.update(member)
             done.record(stream)
         backend.set_stream(here)
         # Join all streams: convolutions replayed on several streams without a join have been seen to hang.
@@ -118,6 +132,8 @@ class CudaGraphs(Interleaved):
 
     #: The first of the streams on which captured steps run: parts of a flotilla use different ones.
     first_lane = 0
+    #: About the time of all members on the device in the last unit, one after another; 0 if it was not measured.
+    device_seconds = 0.0
 
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         super().__init__(sessions)
@@ -125,9 +141,15 @@ class CudaGraphs(Interleaved):
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
         results = super()._results(members)
-        # The time of each member's kernels is not measured.
-        self.shares = [1 / len(results)] * len(results)
+        found = self._stopwatch.seconds()
+        times = rates.completed([found.get(member, 0.0) for member in members])
+        self.device_seconds = sum(times) * self._room
+        self.shares = rates.shares(times)
         return results
+
+    def _weights(self, parts: Sequence[Interleaved], seconds: Sequence[float]) -> list[float]:
+        times = [part.device_seconds for part in parts if isinstance(part, CudaGraphs)]
+        return rates.shares(times) if all(times) else super()._weights(parts, seconds)
 
     def _part(self, numbers: Sequence[int]) -> CudaGraphs:
         part = super()._part(numbers)
@@ -146,6 +168,7 @@ class CudaGraphs(Interleaved):
 
     def _run(self, members: Sequence[Member], batches: Batches) -> Generator[None]:
         self._room = len(batches)
+        self._stopwatch = Stopwatch(self._cache.backend)
         self._captures: dict[Member, Capture] = {}
         self._replays: Replays | None = None
         #: Replays that are over, whose values are still on the device: to fetch them is to wait for the device.
@@ -156,7 +179,11 @@ class CudaGraphs(Interleaved):
         #: Members with captures of earlier units, and those to capture after a later batch.
         self._steady: list[Member] = []
         self._late: list[Member] = []
+        #: Updates of members the rest of whose steps is not captured.
+        self._alone: list[UpdateAlone] = []
         yield from super()._run(members, batches)
+        for update in self._alone:
+            update.end()
         self._land()
         self._note()
 
@@ -166,6 +193,15 @@ class CudaGraphs(Interleaved):
         return self.sessions[0].hooks.lr_step == "batch"
 
     # -------------------------------------------------------------------------------------------- each batch
+
+    @property
+    def _clock(self) -> Stopwatch | None:
+        """What times the batch, if it is the one that is timed."""
+        return self._stopwatch if self._number + 1 == min(TIMED, self._room) else None
+
+    def _timed(self, members: Sequence[Member]) -> contextlib.AbstractContextManager[None]:
+        clock = self._clock
+        return NOT_TIMED if clock is None else clock.around(members)
 
     def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
         device = self.sessions[0].device
@@ -194,7 +230,7 @@ class CudaGraphs(Interleaved):
             self._upload()
         if self._replays is None:
             self._replays = Replays(self._captures, self._room, device, self._cache, self.first_lane)
-        self._replays.step(batch)
+        self._replays.step(batch, self._clock)
         for steps in scheduled:
             steps.end()
         rest = [member for member in members if member not in self._captures]
@@ -217,7 +253,11 @@ class CudaGraphs(Interleaved):
                 self._use(member, capture)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
-        super()._step(members, batch)
+        # Members that share updates, which none do on CUDA, cannot be timed one by one.
+        each = [[member] for member in members] if self._clock and self._joint is None else [members]
+        for some in each:
+            with self._timed(some):
+                super()._step(some, batch)
         late, self._late = [member for member in self._late if member.active], []
         if late and batch_key(batch, self.sessions[0].device) == self._key:
             self._watch(late, batch)
@@ -227,6 +267,8 @@ class CudaGraphs(Interleaved):
         capture.generator.set_state(member.random[self._cache.backend.random_stream])
         member.draws = frozenset()
         capture.attach()
+        if isinstance(member.work, Steps):
+            member.work.replay = None
         self._captures[member] = capture
 
     def _end_replays(self) -> None:
@@ -259,10 +301,19 @@ class CudaGraphs(Interleaved):
             why = self._attempt(member, batch, whole=True)
             if not why:
                 continue
-            if isinstance(member.work, Steps) and not self._attempt(member, batch, whole=False):
-                self._tell(f"only gradients are captured, and updates are made in turn: {why}")
+            if not isinstance(member.work, Steps):
+                self._tell(f"evaluations are not captured, and trials are evaluated in turn: {why}")
+            elif self._attempt(member, batch, whole=False):
+                self._leave_update(member.work, member.session, why)
             else:
-                self._tell(f"steps are not captured, and trials train in turn: {why}")
+                self._tell(f"only gradients are captured, and updates are made in turn: {why}")
+
+    def _leave_update(self, steps: Steps, session: TorchSession, why: str) -> None:
+        """Let the next updates be captured alone, because the rest of the steps cannot be captured."""
+        steps.replay = update = UpdateAlone(
+            session, lambda made: self._tell(f"{ONLY_UPDATES if made else NOT_CAPTURED}: {why}")
+        )
+        self._alone.append(update)
 
     def _tell(self, text: str) -> None:
         if text not in self._cache.told:

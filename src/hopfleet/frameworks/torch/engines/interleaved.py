@@ -23,6 +23,7 @@ import torch
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.frameworks.base import Batch, Batches, Flotilla, GivenUp, IsolationError, Result
 from hopfleet.frameworks.torch import _compat, randomness
+from hopfleet.frameworks.torch.engines import rates
 from hopfleet.frameworks.torch.engines.capture_backend import OnLane
 from hopfleet.frameworks.torch.engines.joint_optimizer import JointOptimizer, admits
 from hopfleet.frameworks.torch.randomness import Stream
@@ -140,8 +141,8 @@ class Interleaved(Flotilla):
             ]
             found, seconds = in_step(work, [len(batches) for batches in streams], on_lane)
         results: dict[int, tuple[Result, float]] = {}
-        for part, some, of_part, spent in zip(parts, numbers, found, seconds, strict=True):
-            weights = (spent / sum(seconds) * share for share in part.shares)
+        for part, some, of_part, whole in zip(parts, numbers, found, self._weights(parts, seconds), strict=True):
+            weights = (whole * share for share in part.shares)
             results |= zip(some, zip(of_part, weights, strict=True), strict=True)
         self.shares = [results[number][1] for number in range(len(of))]
         return [results[number][0] for number in range(len(of))]
@@ -152,6 +153,10 @@ class Interleaved(Flotilla):
         part.turn = lambda number: self.turn(numbers[number])
         part.given_up = lambda: [place for place, number in enumerate(numbers) if number in self.given_up()]
         return part
+
+    def _weights(self, parts: Sequence[Interleaved], seconds: Sequence[float]) -> list[float]:
+        """Return the share of each part of a flotilla in its time, given the seconds that the host spent on each."""
+        return rates.shares(seconds)
 
     @contextlib.contextmanager
     def _abreast(self, parts: int) -> Iterator[OnLane]:
@@ -206,6 +211,7 @@ class Interleaved(Flotilla):
         untouched = randomness.current(device, everything)
         self._joint: JointOptimizer | None = None
         for number, batch in enumerate(batches):
+            self._number = number
             for left in self.given_up():
                 members[left].result = GivenUp()
             writes = _writes(batch)
@@ -286,6 +292,10 @@ class Interleaved(Flotilla):
         """Let some members step in a faster way; return the others."""
         return members
 
+    def _timed(self, members: Sequence[Member]) -> contextlib.AbstractContextManager[None]:
+        """Return a context for work that is queued for some members, whose time on the device may be measured."""
+        return contextlib.nullcontext()
+
     def _watch(self, members: list[Member], batch: Batch) -> None:
         """Look for a faster way for members that have just taken their first step."""
         if able := _able(members):
@@ -293,8 +303,7 @@ class Interleaved(Flotilla):
             self._joint.clear_gradients()
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
-        total = sum(member.seconds for member in members) or 1.0
-        self.shares = [member.seconds / total for member in members]
+        self.shares = rates.shares([member.seconds for member in members])
         return [member.result for member in members]
 
 

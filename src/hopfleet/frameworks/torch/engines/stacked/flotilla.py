@@ -79,7 +79,8 @@ class Stacked(Interleaved):
             by_batch = first.session.hooks.lr_step == "batch"
             randomness.put(first.random, device, quick)
             began = time.perf_counter()
-            losses.append(self._stepped(stack, first, batch))
+            with self._timed(stacked):
+                losses.append(self._stepped(stack, first, batch))
             spent = (time.perf_counter() - began) / len(stacked)
             first.random |= randomness.current(device, quick)
             for member in stacked:
