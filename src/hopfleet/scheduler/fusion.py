@@ -5,7 +5,7 @@ the same epoch, have the same group key (the batch size, unless the device can m
 there; together they read, transform and move every batch once. A flotilla is formed anew for each unit, so no trial
 waits for another: trials that ran together are ready together, and usually continue together.
 
-Trials whose weights can be stacked are preferred as companions of each other.
+Trials whose weights can be stacked for certain are preferred as companions of each other.
 
 Slow and fast trials may be members of one flotilla. Where members step in turn, the worker is always busy. Where they
 step side by side, the slowest sets the pace, and it would take as long without the others, which would then run after

@@ -21,6 +21,7 @@ from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_k
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
+from hopfleet.frameworks.torch.engines.stacked.common import Differs, words
 from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, kind_of
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack, StackCapture
@@ -94,9 +95,15 @@ class Stacked(Interleaved):
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         whole = _kept([member.session for member in members])
-        for alike in [members] if whole else self._kinds(members):
+        kinds = [members] if whole else self._kinds(members)
+        while kinds:
+            alike = kinds.pop(0)
             try:
                 stack = self._built([member.session for member in alike], batch)
+            except Differs as reason:
+                self._stack_cache.split_by(reason.keys)
+                kinds = [*self._kinds(alike), *kinds]
+                continue
             except Exception as error:
                 self._stack_cache.tell(f"trials train in turn: {describe(error)}")
                 continue
@@ -132,7 +139,8 @@ class Stacked(Interleaved):
             if not self._stackable(member.session):
                 continue
             try:
-                kinds.setdefault(kind_of(member.session), []).append(member)
+                kind = kind_of(member.session), words(member.session.config, self._stack_cache.splitting)
+                kinds.setdefault(kind, []).append(member)
             except Unstackable as reason:
                 self._stack_cache.tell(f"trials train in turn: {reason}")
         return [alike for alike in kinds.values() if len(alike) >= self.least]
