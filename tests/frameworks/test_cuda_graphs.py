@@ -15,7 +15,6 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.torch.engines import capture_backend
-from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
 from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.captures import Batches, Place, bits, compare, several
@@ -266,12 +265,6 @@ def test_more_members_than_streams_disturb_each_other_in_nothing(place, tmp_path
     configs = [{"lr": 0.001 * (n + 1)} for n in range(40 if place.on_cuda else 5)]
     captures = compare(place, Wide(place), configs, tmp_path)
     assert all(capture is not None for unit in captures for capture in unit)
-
-
-def test_convolutions_run_side_by_side_whatever_is_allowed(place):
-    task = Images(place)
-    members = several(place, task, [{"lr": 0.1}, {"lr": 0.2}])
-    assert type(task.framework.flotilla(members, fast=True)) is CudaGraphs
 
 
 class Quick(Task):

@@ -38,6 +38,8 @@ class StackCache:
         #: The seconds of each batch so far, where it is not decided yet whether a program pays.
         self.waiting: defaultdict[Hashable, list[float]] = defaultdict(list)
         self.tried: dict[Hashable, Findings] = {}
+        #: Whether models with convolutions train as a stack, by kind of model and batch, where that was measured.
+        self.convolutions: dict[Hashable, bool] = {}
         #: Keys of configurations on which losses depend: trials that differ in one of them are stacked apart.
         self.splitting: set[str] = set()
         self._told: set[str] = set()
