@@ -51,7 +51,9 @@ class Batches:
 class Task(hop.TorchTask):
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Sequential(
-            torch.nn.Linear(4, 5), torch.nn.Dropout(config.get("dropout", 0.0)), torch.nn.Linear(5, 1)
+            torch.nn.Linear(4, config.get("width", 5)),
+            torch.nn.Dropout(config.get("dropout", 0.0)),
+            torch.nn.Linear(config.get("width", 5), 1),
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
         return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -554,7 +556,7 @@ def test_the_backend_decides_which_engine_captures():
 
 
 def test_beside_a_stack_other_members_are_captured(tmp_path):
-    configs = [{"lr": 0.1 / n} for n in range(1, 5)] + [{"lr": 0.1, "form": "other"}]
+    configs = [{"lr": 0.1 / n} for n in range(1, 5)] + [{"lr": 0.1, "width": 6}]
     (sessions, backend), (alone, _) = several(Task(), configs), several(Task(), configs)
     for _ in range(2):
         found = StackedGraphs(sessions).train(Batches(8, 8, 8), last=[False] * 5)

@@ -338,12 +338,6 @@ def test_more_members_than_streams_disturb_each_other_in_nothing(place, tmp_path
     assert all(capture is not None for unit in captures for capture in unit)
 
 
-def test_convolutions_run_side_by_side_whatever_is_allowed(place):
-    task = Images(place)
-    members = several(place, task, [{"lr": 0.1}, {"lr": 0.2}])
-    assert type(task.framework.flotilla(members, fast=True)) is CudaGraphs
-
-
 class Quick(Task):
     lr_step = "batch"
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import NAMES
+from benchmarks.flotilla import padding
 from benchmarks.flotilla.curves import LEVEL, chance, measure
 from tests.helpers import warm
 from tests.helpers.marks import long
@@ -68,3 +69,16 @@ def test_overheads_of_flotillas() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("forming: ") == done.stdout.count("between units: ") == 2
+
+
+def test_widths_of_padded_trials() -> None:
+    assert padding.spread(64, 0.5, 4) == [64] * 4 + [53] * 4 + [43] * 4 + [32] * 4
+    assert padding.spread(64, 1.0, 16) == [64] * 16
+
+
+@long
+@pytest.mark.slow
+def test_padding_is_compared_with_stacks_of_equal_widths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert padding.main(["--quick"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("grouped, ") == 10 and "2 widths, 16 to 8: a step, padded" in said

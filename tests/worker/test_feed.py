@@ -407,10 +407,13 @@ def test_a_task_that_owns_its_loop_is_told_so_once(capfd):
 def test_nobody_fits_anybody(capfd):
     sizes = {"lr": 0.01, "batch_size": hop.grid_search([4, 8]), "width": 3}
     small(Late("none"), space=sizes, worker_options=hop.WorkerOptions(fuse="fast")).fit()
-    assert "fuse='fast': no two trials can be stacked, since they differ in batch_size; stacking" in said(capfd)
+    assert "fuse='fast': no two trials can be stacked, since stacking needs the same batch_size" in said(capfd)
+    sizes |= {"batch_size": 4, "width": hop.grid_search([3, 4])}
+    small(Late("none"), space=sizes, worker_options=hop.WorkerOptions(fuse="fast")).fit()
+    assert "fuse='fast': any two trials differ in width; they can be stacked only if" in said(capfd)
     small(Late("none"), space=sizes, worker_options=hop.WorkerOptions(fuse="exact")).fit()
     small(Late("none"), worker_options=hop.WorkerOptions(fuse="fast")).fit()
-    assert "no two trials" not in said(capfd)
+    assert "two trials" not in said(capfd)
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -42,21 +42,25 @@ def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Prof
 
 
 def apart(task: Task, fuse: str, batch_size: int, configs: Collection[Config]) -> Iterator[str]:
-    """Yield the reasons why no two trials can train together, or be stacked, although ``fuse`` allows it."""
+    """Yield the reasons why no two trials can train together, or may be stacked, although ``fuse`` allows it."""
     if fuse == "off":
         return
     if blocker := task.framework.fusion_blocker:
         yield f"trials of {type(task).__name__} train one at a time, not together: {blocker}"
-    kinds = {(_batch_size(batch_size, config), _form(config)) for config in configs}
-    if fuse == "fast" and len(kinds) == len(configs) > 1:
+    sizes = [_batch_size(batch_size, config) for config in configs]
+    if fuse != "fast" or len(configs) < 2:
+        return
+    if len(set(sizes)) == len(sizes):
+        yield "fuse='fast': no two trials can be stacked, since stacking needs the same batch_size"
+    elif len(set(zip(sizes, map(_form, configs), strict=True))) == len(sizes):
         differ = [
             key
             for key in dict.fromkeys(key for config in configs for key in config)
             if len({str(config.get(key)) for config in configs if not isinstance(config.get(key), float)}) > 1
         ]
         yield (
-            f"fuse='fast': no two trials can be stacked, since they differ in {', '.join(differ)}; stacking needs the "
-            "same batch_size and configurations that differ in floating-point values only"
+            f"fuse='fast': any two trials differ in {', '.join(differ)}; they can be stacked only if they have the "
+            "same batch_size, and if neither the layers of the model nor its loss depend on the other values"
         )
 
 
@@ -72,5 +76,8 @@ def _any_size(config: Config) -> Hashable:
 
 
 def _form(config: Config) -> Hashable:
-    """Return the key that trials whose weights may be stacked have in common."""
+    """Return the key that trials whose weights can be stacked have in common; others may be stacked with them, too.
+
+    Which values a model or its loss depends on is known only on a worker.
+    """
     return str({key: value for key, value in config.items() if not isinstance(value, float)})

@@ -5,7 +5,7 @@ the same epoch, have the same group key (the batch size, unless the device can m
 there; together they read, transform and move every batch once. A flotilla is formed anew for each unit, so no trial
 waits for another: trials that ran together are ready together, and usually continue together.
 
-Trials whose weights can be stacked are preferred as companions of each other.
+Trials whose weights can be stacked for certain are preferred as companions of each other.
 
 Measured rates decide who waits for whom. Each unit counts with its share of the time of its flotilla: on the CPU by the
 clock of the host, on CUDA by the time that the device works for each member. Slow and fast trials may be members of one

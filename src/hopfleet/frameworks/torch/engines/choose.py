@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hopfleet.frameworks.base import Flotilla, IsolationError
-from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.session import TorchSession
 
 
 def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
-    """Return a flotilla of the engine that suits the device and the model; with ``fast``, rounding may differ."""
+    """Return a flotilla of the engine that suits the device; with ``fast``, rounding may differ."""
     if len({session.options.of_process for session in sessions}) > 1:
         raise IsolationError(
             "some trials are deterministic or use tf32 and others do not, but these apply to the whole process"
         )
     captures = sessions[0].cache.part(GraphCache).backend.captures_on(sessions[0].device)
-    if fast and not (captures and all(_compat.convolves(session.model) for session in sessions)):
+    if fast:
         from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked, StackedGraphs
 
         return StackedGraphs(sessions) if captures else Stacked(sessions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,14 @@ class Findings(NamedTuple):
     """The findings of the first batch of a kind of stack."""
 
     onednn: bool  #: whether oneDNN is faster
-    config: TrackedConfig  #: the configuration of a member, which tells the keys that the loss reads
+    config: TrackedConfig  #: the configuration that members have in common, which tells the keys that the loss reads
+
+
+class Proof:
+    """Sessions that keep the same proof have been found to compute the same."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
 
 
 class StackCache:
@@ -33,7 +40,16 @@ class StackCache:
         self.tried: dict[Hashable, Findings] = {}
         #: The forms of models whose linear layers and activations are not joined, because that changes the outcome.
         self.apart: set[str] = set()
+        #: Whether models with convolutions train as a stack, by kind of model and batch, where that was measured.
+        self.convolutions: dict[Hashable, bool] = {}
+        #: Keys of configurations on which losses depend: trials that differ in one of them are stacked apart.
+        self.splitting: set[str] = set()
         self._told: set[str] = set()
+
+    def split_by(self, keys: Collection[str]) -> None:
+        """Stack trials that differ in one of these keys apart from now on."""
+        self.splitting |= set(keys)
+        self.tell(f"trials are stacked by {', '.join(sorted(self.splitting))}, on which the loss depends or may depend")
 
     def tell(self, text: str) -> None:
         """Log a message once."""

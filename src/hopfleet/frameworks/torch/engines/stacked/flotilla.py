@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, Batches, Result
 from hopfleet.frameworks.torch import _compat, randomness
-from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key
+from hopfleet.frameworks.torch.engines.capture import SIZES, Capture, backend_of, batch_key
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
-from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, kind_of
+from hopfleet.frameworks.torch.engines.stacked.common import Differs, words
+from hopfleet.frameworks.torch.engines.stacked.convolutions import Slower, captured_steps, faster_stack
+from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, form, kind_of
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack, StackCapture
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
@@ -59,7 +62,11 @@ class Stacked(Interleaved):
         captures = self._backend.captures_on(self.sessions[0].device)
         others = CudaGraphs(self.sessions) if captures else Interleaved(self.sessions)
         others.turn, others.given_up = self.turn, self.given_up
-        with using_onednn(all(known.onednn for known in self._stack_cache.tried.values())), _uncompiled(self.sessions):
+        # Convolutions that train side by side on CUDA are compiled, if at all, one by one.
+        plain = [
+            one for one in self.sessions if not (captures and Stack not in one.kept and _compat.convolves(one.model))
+        ]
+        with using_onednn(all(known.onednn for known in self._stack_cache.tried.values())), _uncompiled(plain):
             results = others.evaluate(batches, seed=seed)
         self.shares = others.shares
         return results
@@ -95,9 +102,15 @@ class Stacked(Interleaved):
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         whole = _kept([member.session for member in members])
-        for alike in [members] if whole else self._kinds(members):
+        kinds = [members] if whole else self._kinds(members)
+        while kinds:
+            alike = kinds.pop(0)
             try:
-                stack = self._built([member.session for member in alike], batch)
+                stack = self._made(alike, batch)
+            except Differs as reason:
+                self._stack_cache.split_by(reason.keys)
+                kinds = [*self._kinds(alike), *kinds]
+                continue
             except Exception as error:
                 self._stack_cache.tell(f"trials train in turn: {describe(error)}")
                 continue
@@ -109,6 +122,10 @@ class Stacked(Interleaved):
                 _compat.count_as_stepped(member.session.optimizers[0])
             if stack is not None:
                 yield stack, sorted(stacked, key=lambda member: rows[member.session])
+
+    def _made(self, members: list[Member], batch: Batch) -> Stack | None:
+        """Return a stack of members of one kind; None if they train without one."""
+        return self._built([member.session for member in members], batch)
 
     def _built(self, sessions: list[TorchSession], batch: Batch) -> Stack | None:
         """Return a stack of the members that compute the same; None if these are too few."""
@@ -130,17 +147,14 @@ class Stacked(Interleaved):
         """Group the members that can be stacked with each other."""
         kinds: dict[Hashable, list[Member]] = {}
         for member in members:
-            if not self._stackable(member.session):
+            if Unstackable in member.session.kept:
                 continue
             try:
-                kinds.setdefault(kind_of(member.session), []).append(member)
+                kind = kind_of(member.session), words(member.session.config, self._stack_cache.splitting)
+                kinds.setdefault(kind, []).append(member)
             except Unstackable as reason:
                 self._stack_cache.tell(f"trials train in turn: {reason}")
         return [alike for alike in kinds.values() if len(alike) >= self.least]
-
-    def _stackable(self, session: TorchSession) -> bool:
-        """Whether a member computes what others of its kind compute, and stacking such a model can pay."""
-        return Unstackable not in session.kept
 
     def _stepped(self, stack: Stack, first: Member, batch: Batch) -> Table:
         """Make a step of a stack; replay it if it was captured."""
@@ -163,9 +177,40 @@ class StackedGraphs(Stacked, CudaGraphs):
 
     least = FEW
 
-    def _stackable(self, session: TorchSession) -> bool:
-        # On CUDA, the convolutions of many models as one are slower than side by side.
-        return super()._stackable(session) and not _compat.convolves(session.model)
+    def _made(self, members: list[Member], batch: Batch) -> Stack | None:
+        sessions = [member.session for member in members]
+        first = sessions[0]
+        if not _compat.convolves(first.model) or _kept(sessions):
+            return super()._made(members, batch)
+        key = batch_key(batch, first.device)
+        # Twice as many members may be faster as a stack where these are not.
+        kind = form(first), len(members).bit_length(), key
+        known = self._stack_cache.convolutions
+        if kind in known:
+            return super()._made(members, batch) if known[kind] else None
+        captures = {} if first.options.compile else captured_steps(members, key)
+        return self._faster(captures, batch, kind) if captures else None
+
+    def _faster(self, captures: Mapping[Member, Capture], batch: Batch, kind: Hashable) -> Stack | None:
+        """Return a stack of members whose steps are captured if its steps take less time, and remember whether."""
+        members, what = list(captures), f"convolutions of {len(captures)} trials"
+        known, tell = self._stack_cache.convolutions, self._stack_cache.tell
+        stack: Stack | None = None
+        try:
+            stack, gain = faster_stack(captures, batch, self.first_lane, partial(super()._made, members, batch))
+        except Differs:
+            raise
+        except Slower as reason:
+            known[kind] = False
+            tell(f"{what} are trained side by side: {reason}")
+        except Exception as error:
+            known[kind] = False
+            tell(f"{what} are trained side by side: {describe(error)}")
+        if stack is not None:
+            known[kind] = True
+            tell(f"{what} are stacked: {gain}")
+        self._backend.free_unused()
+        return stack
 
 
 def _kept(sessions: Sequence[TorchSession]) -> Stack | None:

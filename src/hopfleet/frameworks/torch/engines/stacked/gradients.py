@@ -23,6 +23,7 @@ from hopfleet.frameworks.base import Batch, IsolationError
 from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.stacked import onednn
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
+from hopfleet.frameworks.torch.engines.stacked.common import CommonConfig, Differs, compared, separating
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.linear import Activated, join_activations
 from hopfleet.frameworks.torch.engines.stacked.models import Dropout, Loss, form, use_rates
@@ -47,6 +48,10 @@ rounding, less than another function."""
 ROUNDING = 3
 """Deviation of a loss up to which it counts as the same, as a multiple of the square root of the type's precision."""
 
+STRICT = 64
+"""The same for members whose configurations differ in more than numbers, as a multiple of the precision: if rounding is
+taken for another function, they are stacked apart."""
+
 
 def alike(found: Table, expected: Table, compiled: bool) -> bool:
     """Whether a program computes the function that it stands for; a compiled program may round differently."""
@@ -68,11 +73,14 @@ class Gradients:
         #: The frozen tensors that all members share, by name: they are not stacked, so each product with one of them is
         #: made once for all members.
         self._common = {f"model.{one.name}": one.tensor for one in sessions[0].shared}
+        same, numbers, differing = compared([session.config for session in sessions])
+        self._scalars = {key: torch.tensor(column, device=self._device) for key, column in numbers.items()}
+        #: The configuration as the loss sees it, but for the numbers that differ.
+        self.config = CommonConfig(same, differing, set(), set())
         #: Whether kernels of this package are used: a compiler writes its own.
         self._kernels = self._device.type == "cuda" and not self.compiles
         self.loss = self._module()
         self.frozen = self._others()
-        self._scalars = self._differing_numbers()
         self._kind = ""
         self._runs: Counter[Hashable] = Counter()
         self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
@@ -86,7 +94,11 @@ class Gradients:
         """Return the loss as a module with a copy of the first member's model, fit to be stacked."""
         first = self._sessions[0]
         places = {one.tensor.data_ptr() for one in first.shared}
-        kept = {id(one): one for one in (*first.model.parameters(), *first.model.buffers()) if one.data_ptr() in places}
+        kept: dict[int, object] = {
+            id(one): one for one in (*first.model.parameters(), *first.model.buffers()) if one.data_ptr() in places
+        }
+        # A model that keeps its configuration has it without the numbers that differ, too.
+        kept[id(first.config)] = self.config.with_values({}, self.config.differing | self._scalars.keys())
         loss = Loss(first.hooks, copy.deepcopy(first.model, kept))
         use_rates(loss.model)
         if self._kernels and form(first) not in self._cache.apart:
@@ -117,19 +129,14 @@ class Gradients:
                     getattr(model[path], last).data = found[name][row]
         return found
 
-    def _differing_numbers(self) -> dict[str, Table]:
-        """Stack the numbers of the configurations that are not the same for all members."""
-        configs = [dict(dict.items(session.config)) for session in self._sessions]
-        differ = [k for k, v in configs[0].items() if isinstance(v, float) and any(c[k] != v for c in configs)]
-        return {key: torch.tensor([c[key] for c in configs], device=self._device) for key in differ}
-
     def _of_one(
         self, mine: Mapping[str, Table], others: Mapping[str, Table], scalars: Mapping[str, Table], batch: Batch
     ) -> Table:
         """Return the loss of one member; under vmap, of all members."""
-        config = {**dict(dict.items(self._sessions[0].config)), **scalars}
+        config = self.config.with_values(scalars)
         with StackedOperations(kernels=self._kernels):
             loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
+            config.check()
             return loss
 
     def eager(self, batch: Batch) -> list[Table]:
@@ -157,8 +164,8 @@ class Gradients:
         """Return everything that a program depends on."""
         if not self._kind:
             first = self._sessions[0]
-            alike = {k: v for k, v in dict.items(first.config) if k not in self._scalars}
-            self._kind = f"{id(first.task)} {form(first)} {len(self._sessions)} {alike} {list(self._scalars)}"
+            differing = sorted(self.config.differing), list(self._scalars)
+            self._kind = f"{id(first.task)} {form(first)} {len(self._sessions)} {self.config} {differing}"
         return self._kind, *(
             (name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()
         )
@@ -178,6 +185,15 @@ class Gradients:
 
     def _buffers(self) -> dict[str, Table]:
         return {name: value.clone() for name, value in self.frozen.items()}
+
+    @contextlib.contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Restore the buffers of all members in the end."""
+        buffers = self._buffers()
+        try:
+            yield
+        finally:
+            self._restore(buffers)
 
     def _restore(self, buffers: Mapping[str, Table]) -> None:
         for name, value in buffers.items():
@@ -229,13 +245,12 @@ class Gradients:
             alone = layout.in_columns(torch.autograd.grad(loss, layout.parameters(0)))
             for buffer, value in zip(session.model.buffers(), kept, strict=True):
                 buffer.copy_(value)
-            buffers = self._buffers()
-            if self._device.type == "cpu":
-                faster = onednn.faster_with_onednn(lambda: self.eager(batch))
-            with onednn.using_onednn(faster):
-                pieces = [piece[0] for piece in self.eager(batch)[:-1]]
+            with self._unchanged():
+                if self._device.type == "cpu":
+                    faster = onednn.faster_with_onednn(lambda: self.eager(batch))
+                with onednn.using_onednn(faster):
+                    pieces = [piece[0] for piece in self.eager(batch)[:-1]]
             stacked = layout.in_columns(pieces) if layout.by_parameter else torch.cat(pieces)
-            self._restore(buffers)
         return float((stacked - alone).abs().max() / alone.abs().max().clamp(min=1e-30)), faster
 
     @torch.no_grad()
@@ -243,22 +258,31 @@ class Gradients:
         """Return the rows of members that have another loss alone than in the stack.
 
         A model may compute with a number of its configuration that its modules do not show; the stack computes with the
-        number of the first member. Losses with random numbers cannot be compared.
+        number of the first member. Losses with random numbers cannot be compared. Raises Differs if members may compute
+        with something else of their configurations.
         """
-        streams, buffers = randomness.current(self._device), self._buffers()
-        with without_dropout(self.loss, *(session.model for session in self._sessions)):
+        streams = randomness.current(self._device)
+        with self._unchanged(), without_dropout(self.loss, *(session.model for session in self._sessions)):
             losses = vmap(self._of_one, in_dims=(0, 0, 0, None), randomness="different")
             stacked = losses(self._parameters, self.frozen, self._scalars, batch)
             alone = torch.stack([session.hooks.loss(session.model, dict(batch)) for session in self._sessions])
-        self._restore(buffers)
+        differing = self.config.differing
         drawn = randomness.changed(streams, randomness.current(self._device))
         randomness.put(streams, self._device, drawn)
-        if drawn:
-            return []
+        if drawn and differing:
+            raise Differs(differing)
         off = ((stacked - alone).abs() / alone.abs().clamp(min=1e-30)).tolist()
-        types = {alone.dtype, *(value.dtype for value in self._parameters.values())}
-        limit = max(10 * off[0], *(ROUNDING * torch.finfo(dtype).eps ** 0.5 for dtype in types))
-        return [row for row, one in enumerate(off) if one > limit]
+        rows = [] if drawn else [row for row, one in enumerate(off) if one > max(10 * off[0], self._limit(alone.dtype))]
+        if rows and differing:
+            raise Differs(separating([session.config for session in self._sessions], differing, rows))
+        return rows
+
+    def _limit(self, dtype: torch.dtype) -> float:
+        """Return the deviation up to which a loss of some type counts as the same."""
+        types = {dtype, *(value.dtype for value in self._parameters.values())}
+        precision = float(max(torch.finfo(one).eps for one in types))
+        limit = ROUNDING * math.sqrt(precision)
+        return min(limit, STRICT * precision) if self.config.differing else limit
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from types import BuiltinFunctionType, FunctionType
 
 import torch
 
@@ -75,33 +76,40 @@ def kind_of(session: TorchSession) -> Hashable:
 
 
 def form(session: TorchSession) -> str:
-    """Return what members have in common that are computed alike."""
+    """Return what members have in common that are computed alike, but for values of the configuration."""
     optimizer = session.optimizers[0]
     layers = [(name, type(module), *_traits(module)) for name, module in session.model.named_modules()]
-    shapes = [(name, tuple(value.shape), value.dtype) for name, value in session.model.named_parameters()]
+    names = {id(value): name for name, value in session.model.named_parameters()}
+    tensors = [*session.model.named_parameters(), *session.model.named_buffers()]
+    shapes = [(name, tuple(value.shape), value.dtype, value.requires_grad) for name, value in tensors]
     common = sorted((one.name, one.tensor.data_ptr()) for one in session.shared)
     groups = [
         (
-            [tuple(p.shape) for p in group["params"]],
+            [names.get(id(p)) for p in group["params"]],
             [bool(group.get(flag)) for flag in ALIKE],
             state_names(optimizer, group),
         )
         for group in optimizer.param_groups
     ]
-    words = {key: value for key, value in dict.items(session.config) if not isinstance(value, float)}
-    return str((layers, shapes, common, type(optimizer), groups, words, session.device))
+    return str(
+        (layers, shapes, common, type(optimizer), groups, session.options, session.hooks.lr_step, session.device)
+    )
 
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 """Types of attributes that a module may compute with, and that can be compared."""
+
+FUNCTIONS = (FunctionType, BuiltinFunctionType)
+"""Types of attributes, such as an activation, that can be compared by name."""
 
 
 def _traits(module: torch.nn.Module) -> tuple[object, ...]:
     """Return what a module may compute with beside its tensors. Dropout has a rate for each member."""
     if isinstance(module, torch.nn.Dropout):
         return ()
-    values = ((name, value) for name, value in vars(module).items() if not name.startswith("_") and name != "training")
-    return module.extra_repr(), [(name, value) for name, value in values if _is_plain(value)]
+    values = [(name, value) for name, value in vars(module).items() if not name.startswith("_") and name != "training"]
+    functions = [(name, value.__module__, value.__qualname__) for name, value in values if isinstance(value, FUNCTIONS)]
+    return module.extra_repr(), [(name, value) for name, value in values if _is_plain(value)], functions
 
 
 def _is_plain(value: object) -> bool:

@@ -17,7 +17,7 @@ from hopfleet.frameworks.torch._compat import FUSED, fused_update
 from hopfleet.frameworks.torch.capturable import sent
 from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing, shared_pool
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
-from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
+from hopfleet.frameworks.torch.engines.stacked.cache import Findings, Proof, StackCache
 from hopfleet.frameworks.torch.engines.stacked.gradients import CLOSE, Gradients, alike
 from hopfleet.frameworks.torch.engines.stacked.kernels import AdamKernel, adam_kernel
 from hopfleet.frameworks.torch.engines.stacked.layout import Group, Layout
@@ -99,8 +99,7 @@ class Stack:
 
     def read_settings(self) -> None:
         """Read the present settings of all optimizers. Captures stay valid if they read those that have changed."""
-        groups_of = [session.optimizers[0].param_groups for session in self.sessions]
-        before, self._numbers = self._numbers, [[settings_of(group) for group in groups] for groups in groups_of]
+        before, self._numbers = self._numbers, [settings_of(session.optimizers[0]) for session in self.sessions]
         changed = _changed(before, self._numbers)
         for index, name in changed:
             column = [[of_one[index][name]] for of_one in self._numbers]
@@ -193,7 +192,7 @@ class Stack:
     def try_out(self, batch: Batch) -> list[TorchSession]:
         """Measure the deviation of this kind of stack and choose the faster library, unless that is known already.
 
-        Return the members that do not compute what the first one computes.
+        Return the members that do not compute what the first one computes. Raises Differs if they must be grouped.
         """
         key = self.gradients.key(batch)
         cache = self._cache.part(StackCache)
@@ -202,15 +201,19 @@ class Stack:
             if off > CLOSE and self.gradients.take_apart():  # the model uses the outcome of a layer by itself
                 off, self.onednn = self.gradients.deviation(batch)
             cache.tell(f"trials are stacked; gradients deviate by {off:.0e} of the largest")
-            cache.tried[key] = Findings(self.onednn, self.sessions[0].config)
-        self.onednn = cache.tried[key].onednn
-        self.sessions[0].config.share(cache.tried[key].config)
+            cache.tried[key] = Findings(self.onednn, self.gradients.config)
         findings = cache.tried[key]
-        if all(session.kept.get(Findings) is findings for session in self.sessions):
+        self.onednn = findings.onednn
+        self.gradients.config.share(findings.config)
+        proof = self.sessions[0].kept.get(Proof)
+        if proof is None or proof.findings is not findings:
+            proof = Proof(findings)
+        if all(session.kept.get(Proof) is proof for session in self.sessions):
             return []
+        unlike = [self.sessions[row] for row in self.gradients.unlike(batch)]
         for session in self.sessions:
-            session.kept[Findings] = findings
-        return [self.sessions[row] for row in self.gradients.unlike(batch)]
+            session.kept[Proof] = proof
+        return unlike
 
     # ------------------------------------------------------------------------------------------ from unit to unit
 
@@ -234,7 +237,7 @@ class Stack:
         """Update the states of all optimizers, as if each had made its own steps."""
         self._units = [session.counters["units"] for session in self.sessions]
         for session in self.sessions:
-            session.config.share(self.sessions[0].config)
+            session.config.share(self.gradients.config)
         if not self._counts:
             self._hand_out()
         for counts in self._counts.values():

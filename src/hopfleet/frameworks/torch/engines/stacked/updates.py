@@ -114,8 +114,15 @@ def decoupled(optimizer: Optimizer, group: ParameterGroup) -> bool:
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
 
 
-def settings_of(group: ParameterGroup) -> dict[str, float]:
-    """Return the numbers among the settings of a group."""
+def settings_of(optimizer: Optimizer) -> list[dict[str, float]]:
+    """Return the numbers among the settings of each group, without those that a schedule keeps beside them."""
+    return [
+        _settings({name: group[name] for name in optimizer.defaults if name in group})
+        for group in optimizer.param_groups
+    ]
+
+
+def _settings(group: ParameterGroup) -> dict[str, float]:
     numbers = {name: float(value) for name, value in group.items() if _is_number(value)}
     if "betas" in group:
         numbers["beta1"], numbers["beta2"] = map(float, group["betas"])
