@@ -27,7 +27,7 @@ from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
-from hopfleet.frameworks.torch.settings import WARN, tf32
+from hopfleet.frameworks.torch.settings import WARN, products_in
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import Snapshot, identity
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
@@ -364,7 +364,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
     try:
-        with tf32() if rounds else contextlib.nullcontext():
+        with products_in("high") if rounds else contextlib.nullcontext():
             yield
     finally:
         if before is not None:

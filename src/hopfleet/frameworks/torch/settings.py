@@ -119,11 +119,11 @@ def read() -> dict[str, Value]:
 
 
 @contextlib.contextmanager
-def tf32() -> Iterator[None]:
-    """Let products and convolutions of CUDA use TF32, and make the settings as they were afterwards."""
+def products_in(precision: str) -> Iterator[None]:
+    """Compute products and convolutions of CUDA with a float32 matmul precision; then make the settings as before."""
     before = read()
     others = {name: value for name, value in before.items() if "fp32_precision" not in name and "tf32" not in name}
-    make({**others, "float32_matmul_precision": "high"})
+    make({**others, "float32_matmul_precision": precision})
     try:
         yield
     finally:

@@ -31,6 +31,7 @@ from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperatio
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.settings import products_in
 
 CHANGING = "the loss of the task is not always the same function of model, batch and configuration"
 
@@ -262,7 +263,9 @@ class Gradients:
         with something else of their configurations.
         """
         streams = randomness.current(self._device)
-        with self._unchanged(), without_dropout(self.loss, *(session.model for session in self._sessions)):
+        models = [session.model for session in self._sessions]
+        # TF32 would round more than some functions differ.
+        with self._unchanged(), without_dropout(self.loss, *models), products_in("highest"):
             losses = vmap(self._of_one, in_dims=(0, 0, 0, None), randomness="different")
             stacked = losses(self._parameters, self.frozen, self._scalars, batch)
             alone = torch.stack([session.hooks.loss(session.model, dict(batch)) for session in self._sessions])

@@ -58,7 +58,8 @@ class Stack:
         #: Otherwise: whether updates are fused. Only their learning rates can be read from the device.
         self._fuses = adam and self._kernel is None
         #: For fused updates: weights and state of each member, piece by piece, and the update of each group and member.
-        self._lists = [[layout.pieces(table[row]) for table in self._tables_of_update] for row in layout.rows]
+        tables = self._tables_of_update if self._fuses else []
+        self._lists = [[layout.pieces(table[row]) for table in tables] for row in layout.rows]
         self._updates: list[list[Callable[[Sequence[Table]], None]]] = []
         #: Whether captures contain the update. Otherwise fused updates follow them, with the settings of the moment.
         self.captures_updates = True
