@@ -74,8 +74,11 @@ def compiler() -> Iterator[warm.Session]:
 
 
 @pytest.fixture
-def warm_teams(compiler: warm.Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork processes from one that has imported PyTorch's compiler, which each member of a team imports otherwise."""
+def warm_compiler(compiler: warm.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork processes from one that has imported PyTorch's compiler.
+
+    Otherwise each member of a team imports it, and each script that builds an optimizer, which takes seconds.
+    """
     assert warm.session is not None
     monkeypatch.setenv(warm.ADDRESS, warm.session.start())
     compiler.start()

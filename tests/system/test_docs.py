@@ -63,7 +63,7 @@ def test_snippets_run(
     if page in FRAMEWORKS and passes_apart(request, page.stem):
         return
     if page.stem == "strategy":
-        request.getfixturevalue("warm_teams")
+        request.getfixturevalue("warm_compiler")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.syspath_prepend(str(tmp_path))
