@@ -67,6 +67,24 @@ def warm_processes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def compiler() -> Iterator[warm.Session]:
+    found = warm.Session("torch._dynamo.config")
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def warm_compiler(compiler: warm.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork processes from one that has imported PyTorch's compiler.
+
+    Otherwise each member of a team imports it, and each script that builds an optimizer, which takes seconds.
+    """
+    assert warm.session is not None
+    monkeypatch.setenv(warm.ADDRESS, warm.session.start())
+    compiler.start()
+
+
+@pytest.fixture(scope="session")
 def clusters() -> Iterator[Clusters]:
     """Clusters of Ray on this machine."""
     found = Clusters()

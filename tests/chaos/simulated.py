@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from tests.helpers.attempts import Attempts
 from tests.helpers.virtual.driver import Driver
 from tests.helpers.virtual.settings import FAULTS, REQUESTS, Fault, Setting, covered
 
@@ -125,10 +124,9 @@ def run(seeds: Iterable[int]) -> Tally:
         except Exception:
             tally.failed.append((seed, traceback.format_exc()))
             continue
-        seen = Attempts(driver.setting.partitions).read(driver.messages)
         tally.events += len(driver.boundaries)
-        tally.units += seen.finished
-        tally.undone += seen.undone
+        tally.units += driver.attempts.finished
+        tally.undone += driver.attempts.undone
         tally.faults.update(driver.struck)
     tally.seconds = time.process_time() - began
     return tally

@@ -105,6 +105,7 @@ def test_a_plan_is_trained(cli: Cli, target: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_a_plan_with_a_team_is_trained_and_can_be_resumed(
     cli: Cli, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

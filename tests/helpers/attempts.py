@@ -74,7 +74,7 @@ class Attempts:
         assert start.attempt > self.last, f"an attempt twice: {start}"
         self.last = start.attempt
         crew = self.running.setdefault(start.worker, {})
-        groups = {other.flotilla or other.attempt: other for other in crew.values()}
+        groups = {other.flotilla or other.attempt: other for other in crew.values()} if crew else {}
         other = groups.get(start.flotilla)
         if other is not None:
             same = replace(other.unit, trial=start.trial) == start.unit

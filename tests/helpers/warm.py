@@ -139,11 +139,14 @@ def run(
 
 
 class Session:
-    """A warm process of a test session, started at its first use; it imports ``more`` modules than ``PRELOAD``."""
+    """A warm process of a test session, started at its first use; it imports ``more`` modules than ``PRELOAD``.
+
+    It is itself a fork of the first one, if that runs.
+    """
 
     def __init__(self, *more: str) -> None:
         self._more = more
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self._folder = ""
 
     def start(self) -> str:
@@ -155,7 +158,8 @@ class Session:
                 listener.listen(64)
                 command = [sys.executable, "-m", __name__, str(listener.fileno()), *self._more]
                 pipe, environment = subprocess.PIPE, {**processes.environment(), "OMP_NUM_THREADS": "1"}
-                self._process = subprocess.Popen(command, stdin=pipe, pass_fds=[listener.fileno()], env=environment)
+                start = subprocess.Popen if self is session else Popen
+                self._process = start(command, stdin=pipe, pass_fds=[listener.fileno()], env=environment)
         os.environ[ADDRESS] = self._path
         return self._path
 

@@ -62,6 +62,8 @@ def test_snippets_run(
     """All Python of a page in one session, its commands in between, in a folder with the examples."""
     if page in FRAMEWORKS and passes_apart(request, page.stem):
         return
+    if page.stem == "strategy":
+        request.getfixturevalue("warm_compiler")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.syspath_prepend(str(tmp_path))

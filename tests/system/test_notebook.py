@@ -24,6 +24,7 @@ def first_experiment() -> str:
     return found.group(1)
 
 
+@pytest.mark.usefixtures("warm_compiler")
 def test_the_first_script_runs_twice(tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(first_experiment())
     outputs = []
@@ -79,6 +80,7 @@ def test_a_notebook_shows_charts_and_tables_once(tmp_path: Path) -> None:
         assert picture["image/png"]
 
 
+@pytest.mark.usefixtures("warm_compiler")
 @pytest.mark.parametrize("how", ["breakpoint", "pdb"])
 def test_the_debugger_stops_in_the_task(tmp_path: Path, how: str) -> None:
     code = first_experiment().replace('name="digits")', 'name="digits", backend="inline", workers=1)')

@@ -68,6 +68,7 @@ def assert_undisturbed_bits(home: Path) -> None:
 
 
 @pytest.mark.slow  # make test runs a like attack of tests/chaos
+@pytest.mark.usefixtures("warm_compiler")
 @pytest.mark.parametrize(("backend", "workers"), [("local", "2"), ("inline", "2")])
 def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> None:
     for after in (40, 150):

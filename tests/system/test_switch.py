@@ -118,7 +118,7 @@ def test_idle_devices_join_the_last_trial() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("three_devices")
+@pytest.mark.usefixtures("three_devices", "warm_compiler")
 def test_the_loss_of_a_member_costs_its_unit_alone() -> None:
     alone = experiment("alone", workers=1).fit(quiet=True)
     calm = experiment("calm", parallelism="auto", backend=StartsTogether()).fit(quiet=True)
@@ -135,6 +135,7 @@ def test_the_loss_of_a_member_costs_its_unit_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_trial_runs_choose_the_teams_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures are made up; that they are measured on real workers is tested with the trial runs themselves."""
     tried: list[TeamShape] = []
@@ -182,6 +183,7 @@ def test_one_device_each_where_no_team_can_form(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_strategies_by_configuration() -> None:
     space = {"lr": hop.choice([0.01, 0.02])}
     mapped = experiment("mapped", space=space, workers=1, parallelism={"lr": {0.02: "ddp:2"}}).fit(quiet=True)

@@ -122,6 +122,7 @@ def losses(results: hop.Results) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_a_team_trains_like_one_worker_and_replays() -> None:
     alone = experiment("alone").fit(quiet=True)
     team = experiment("team", parallelism="ddp:2").fit(quiet=True)
@@ -133,6 +134,7 @@ def test_a_team_trains_like_one_worker_and_replays() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_asynchronous_training_is_announced_as_not_repeatable_and_not_replayed() -> None:
     results = experiment("loose", parallelism="ps_async:2").fit(quiet=True)
     assert any("training again ends with other weights" in message.text for message in _records(results))
@@ -148,6 +150,7 @@ def _records(results: hop.Results) -> list[RecordLogged]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_trials_hop_between_workers_of_all_shapes_and_replay() -> None:
     shapes = ["single", "ddp:2", "fsdp:2", "pipeline:2", "spill"]
     options: Any = {"space": {"lr": hop.choice([0.1, 0.05, 0.02, 0.01, 0.005])}, "search": hop.Grid(max_epochs=1)}
@@ -160,7 +163,7 @@ def test_trials_hop_between_workers_of_all_shapes_and_replay() -> None:
     assert {trial.verdict for trial in replay(mixed).trials} == {"equal"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # members import the compiler themselves, as those of users do
 def test_a_search_over_strategies() -> None:
     alone = experiment("alone", space={"lr": 0.01, "any": hop.choice([1, 2, 3])}).fit(quiet=True)
     space = {"lr": 0.01, "parallelism": hop.choice(["single", "ddp", "fsdp"])}
@@ -175,6 +178,7 @@ def _trains(message: object) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 @pytest.mark.parametrize(("strategy", "reports"), [("ddp:2", range(9, 60, 17)), ("fsdp:2", range(9, 60, 17))])
 def test_killed_members_cost_nothing_but_time(strategy: str, reports: range) -> None:
     """Whichever process of a team dies, and when: no unit is lost or counted twice, and the bits stay."""
@@ -191,6 +195,7 @@ def test_killed_members_cost_nothing_but_time(strategy: str, reports: range) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 @marks.long
 @pytest.mark.parametrize("strategy", ["ddp:2", "fsdp:2", "pipeline:2", "ps:2"])
 def test_members_killed_again_and_again_cost_nothing_but_time(strategy: str) -> None:
@@ -206,6 +211,7 @@ def test_members_killed_again_and_again_cost_nothing_but_time(strategy: str) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_a_failing_trial_fails_alone() -> None:
     results = experiment("failing", Failing(), parallelism="ddp:2", batch_size=32).fit(quiet=True)
     states = {trial.config["lr"]: trial.state.value for trial in results.trials}
@@ -215,6 +221,7 @@ def test_a_failing_trial_fails_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
@@ -278,6 +285,7 @@ def test_too_few_gpus(gpus: int, asked: TeamShape, said: str, monkeypatch: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_trial_runs_of_strategies() -> None:
     tried = experiment("tried", space={"width": hop.choice(["cut", "whole"])}, train=data(64), partitions=1)
     with scratch_folder(tried) as place:
@@ -299,6 +307,7 @@ def test_spilling_works_in_this_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
 def test_a_model_that_cannot_be_cut() -> None:
     with pytest.raises(AllTrialsFailed, match=r"the model has 2 block\(s\) \(0, 1\) for 3 stages"):
         experiment("cut", WithBatchNorm(), parallelism="pipeline:3").fit(quiet=True)

@@ -139,7 +139,7 @@ class State:
         self.touched |= dict.fromkeys(self.schedule.trials)
 
     def _tell_time(self, message: m.Message) -> None:
-        if isinstance(message, m.UnitFinished | m.UnitFailed | m.UnitStopped):
+        if isinstance(message, (m.UnitFinished, m.UnitFailed, m.UnitStopped)):
             self.schedule.now = max(self.schedule.now, message.ended)
             before = self._last_time if self._last_time is not None else message.started
             self._last_time = max(before, message.ended)

@@ -30,35 +30,37 @@ Spans = dict[str, list[Span]]
 
 def validate(schedule: Schedule) -> None:
     """Raise InvariantBroken unless every part of the schedule agrees with every other."""
-    partitions = schedule.partitions
-    owed = [sum(progress.trial.epochs for progress in schedule.trials.values())] * partitions
+    partitions, remaining = schedule.partitions, schedule.remaining
+    every = set(range(partitions))
+    owed = [sum([progress.trial.epochs for progress in schedule.trials.values()])] * partitions
     running: dict[str, list[str]] = {}
     for worker, slot in schedule.slots.items():
         for unit in slot.told:
             running.setdefault(unit.trial, []).append(worker)
     for progress in schedule.trials.values():
-        for start in range(0, progress.version, partitions):
-            epoch = progress.visits[start : start + partitions]
+        trial, visits, version = progress.trial.id, progress.visits, len(progress.visits)
+        for start in range(0, version, partitions):
+            epoch = visits[start : start + partitions]
             _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", progress)
-        for partition in progress.visits:
+        for partition in visits:
             owed[partition] -= 1
-        told = running.get(progress.trial.id, [])
+        told = running.get(trial, [])
         claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
         _check(sorted(told) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
         _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)
-        _check((progress.trial.id in schedule.ready) == schedule.may_train(progress), "ready is out of date", progress)
-        _check(all(version <= progress.version for version in progress.saved), "a version from the future", progress)
-        done = progress.visits[progress.version - progress.version % partitions :]
-        _check(progress.todo == set(range(partitions)).difference(done), "todo is out of date", progress)
+        _check((trial in schedule.ready) == schedule.may_train(progress), "ready is out of date", progress)
+        _check(max(progress.saved, default=0) <= version, "a version from the future", progress)
+        done = visits[version - version % partitions :]
+        _check(progress.todo == every.difference(done), "todo is out of date", progress)
     for worker, slot in schedule.slots.items():
         free = slot.unit is None and not slot.retired
         _check(free == (worker in schedule.idle), "exclusive access: idle is out of date", slot)
         able = [progress for progress in schedule.ready.values() if schedule.options(progress, slot)]
         told = [progress.trial.id for progress in schedule.able(slot)]
-        _check(sorted(told) == sorted(progress.trial.id for progress in able), "able is out of date", slot)
-        most = max(map(schedule.remaining, able), default=None)
+        _check(sorted(told) == sorted([progress.trial.id for progress in able]), "able is out of date", slot)
+        most = max(map(remaining, able), default=None)
         longest = schedule.longest(slot)
-        _check(most == (longest and schedule.remaining(longest)), "longest is out of date", slot)
+        _check(most == (longest and remaining(longest)), "longest is out of date", slot)
     _check(set(schedule.idle) <= set(schedule.slots), "a lost worker is idle", schedule.idle)
     _check(owed == schedule.owed, "owed is out of date", f"{owed} {schedule.owed}")
 

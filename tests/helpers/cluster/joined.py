@@ -1,12 +1,13 @@
 """Ray clusters of several nodes on this machine, which this process joins. Files of tests that want the same share one.
 
-A cluster of three nodes takes about ten seconds of processor time to start, and two to join. Its workers are forks of a
-warm process; nodes that are added with ``setup_worker_path=None`` start them as Ray does.
+A cluster of three nodes takes about ten seconds of processor time to start, and two to join. Its workers and agents are
+forks of a warm process; nodes that are added with ``setup_worker_path=None`` start their workers as Ray does.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,11 +26,24 @@ ENVIRONMENT = {
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
 }
 HEAD = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+AGENTS = "_build_python_executable_command_memory_profileable"
+"""The function with which Ray starts Python for its dashboard and for the agents of each node."""
+START = [sys.executable, str(warm_worker.__file__)]
 PRELOAD = (
     "hopfleet.backends.ray.worker_actor",
     *(f"hopfleet.frameworks.torch.parallel.{name}" for name in ("session", "team", "ddp", "fsdp", "pipeline", "ps")),
+    # Members of teams import PyTorch's compiler, which takes as long as the import of PyTorch.
+    "torch._dynamo.config",
+    # Actors import the tests that have started them.
+    *("pytest", "hopfleet.forecast.team_choice", "hopfleet.runs.replay"),
+    # Half of the time that the import of Ray takes, and what it imports later, goes into these.
+    *(f"google.protobuf.{name}" for name in ("internal.python_message", "json_format", "text_format", "timestamp_pb2")),
+    *("filelock", "jsonschema", "msgpack", "packaging.version", "requests", "tqdm.auto", "uvloop", "wcwidth", "yaml"),
+    *("pdb", "pyarrow.json", "pydantic.fields", "pydantic.v1", "starlette.datastructures"),
+    # The agents of nodes import these.
+    *("aiohttp.web", "aiohttp_cors", "opentelemetry.sdk.metrics", "prometheus_client"),
 )
-"""What workers import beside what all warm processes do, and beside Ray."""
+"""What workers import beside what all warm processes do, and beside Ray, which looks at the environment then."""
 
 
 class Clusters:
@@ -53,6 +67,7 @@ class Clusters:
             for name, value in {**ENVIRONMENT, **environment}.items():
                 patch.setenv(name, value)
             patch.setenv(warm.ADDRESS, "")
+            patch.setattr(ray._private.services, AGENTS, lambda *given, **options: START)
             self._warm.start()
             ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
             if self._cluster is not None:

@@ -2,7 +2,7 @@
 
 That one imports Ray only to start another Python, which imports Ray, Hopfleet and PyTorch: seconds of processor time
 for each actor. What it prepares beside environment variables is left to it. A fork imports Ray itself, since Ray looks
-at the environment when it is imported.
+at the environment when it is imported. The agents of nodes, which are no workers, start in the same way.
 """
 
 from __future__ import annotations

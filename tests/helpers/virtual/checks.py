@@ -49,6 +49,8 @@ class Checks:
         #: Versions of trials before what has just been taken in; saves that were told of before their units.
         self.versions: dict[str, int] = {}
         self.premature: set[int] = set()
+        #: The history, attempt by attempt, once the experiment has ended.
+        self.attempts = Attempts(setting.partitions)
         #: How the controller dies the next time that it does something.
         self.doom: Fault | None = None
         self.makespan = 0.0
@@ -68,7 +70,7 @@ class Checks:
     ) -> None:
         """What has just been journaled, against what was known and saved before."""
         gone = {message.trial for message in messages if isinstance(message, m.TrialDeleted)}
-        ending = {message.trial for message in messages if isinstance(message, m.TrialEnded | m.TrialPaused)}
+        ending = {message.trial for message in messages if isinstance(message, (m.TrialEnded, m.TrialPaused))}
         self.deleted |= {trial: known[trial] for trial in gone}
         for index, message in enumerate(messages):
             match message:
@@ -144,33 +146,34 @@ class Checks:
         """Whatever a trial that lives, is paused or has ended refers to is there; nothing else is, but what comes."""
         schedule = self.controller.schedule
         files = set(schedule.files())
-        for key in files:
-            assert key in self.fleet.storage or key in self.lost, f"{key} is gone"
+        gone = files.difference(self.fleet.storage, self.lost)
+        assert not gone, f"{gone} are gone"
         for progress in [*schedule.trials.values(), *schedule.parked.values()]:
-            trial = progress.trial.id
-            lost = {version for name, version, _ in self.lost if name == trial}
-            assert set(progress.lends.values()) <= set(progress.saved) | lost
+            needed = set(progress.lends.values())
             if progress.state in (TrialState.PAUSED, TrialState.COMPLETED, TrialState.STOPPED):
                 best = progress.best[0] if progress.best else progress.version
-                assert {version for version in (best, progress.version) if version} <= set(progress.saved) | lost
+                needed |= {version for version in (best, progress.version) if version}
+            missing = needed.difference(progress.saved)
+            assert missing <= {version for name, version, _ in self.lost if name == progress.trial.id}
         # What nobody hears of stays until a run begins or ends.
-        for key in set(self.fleet.storage) - files if not self.happened & UNHEARD else ():
+        for key in self.fleet.storage.keys() - files if UNHEARD.isdisjoint(self.struck) else ():
             assert schedule.refers(key), f"{key} is never deleted"
 
     def check_kept(self) -> None:
         for progress in self.controller.schedule.trials.values():
-            saved = durables(progress)
-            durable = [version for version, is_durable in saved.items() if is_durable]
-            best = progress.best[0] if progress.best else None
-            needed = {max(saved, default=None), max(durable, default=None), best, *progress.lends.values()}
-            assert set(saved) <= needed, "never freed"
+            saved = progress.saved
+            if len(saved) > 1:  # the newest is always needed
+                durable = [version for version, each in saved.items() if each.durable]
+                best = progress.best[0] if progress.best else None
+                needed = {max(saved), max(durable, default=None), best, *progress.lends.values()}
+                assert needed.issuperset(saved), "never freed"
 
     def check_end(self) -> None:
         setting = self.setting
         validate_history(self.messages, setting.partitions)
-        visits = Attempts(setting.partitions).read(self.messages).visits
+        self.attempts.read(self.messages)
         for progress in self.controller.schedule.parked.values():
-            assert progress.visits == visits[progress.trial.id]
+            assert progress.visits == self.attempts.visits[progress.trial.id]
         assert not self.controller.schedule.trials
         if setting.playful or self.happened & set(REQUESTS):
             for progress in self.controller.schedule.parked.values():

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import get_args
 
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.runtime import driver as runtime
@@ -34,9 +35,10 @@ class Driver(Checks):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        #: Trials and their saved versions before the step that is being taken.
+        #: Trials and their saved versions before the step that is being taken, and whose trials they are.
         self.known: dict[str, Progress] = {}
         self.before: dict[str, dict[int, bool]] = {}
+        self.noted: Controller | None = None
         #: Whether the step has written anything, how the controller dies in it, and how many effects come before that.
         self.wrote = False
         self.falls: Fault | None = None
@@ -91,9 +93,11 @@ class Driver(Checks):
 
     def followed(self, step: Callable[[], None]) -> None:
         """Let the driver do something, and check all that follows."""
-        self.known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
-        self.versions = {name: progress.version for name, progress in self.known.items()}
-        self.before = {name: durables(progress) for name, progress in self.known.items()}
+        if self.wrote or self.noted is not self.controller:  # a step that writes nothing changes nothing
+            self.known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
+            self.versions = {name: len(progress.visits) for name, progress in self.known.items()}
+            self.before = {name: durables(progress) for name, progress in self.known.items()}
+            self.noted = self.controller
         self.wrote, self.falls = False, None
         try:
             step()
@@ -129,8 +133,10 @@ class Driver(Checks):
         self.boundaries.append(len(self.messages))
         self.wrote, self.falls = True, doom
         self.check_taken(self.known, self.before, messages)
-        commands = sum(isinstance(message, m.Command) for message in messages)
-        self.effects = math.inf if doom is None else doom.pick % (commands + 1)
+        if doom is None:
+            self.effects = math.inf
+        else:
+            self.effects = doom.pick % (sum(isinstance(message, m.Command) for message in messages) + 1)
 
     def execute(self, command: m.Command) -> None:
         """An effect, unless the controller has died before it."""
