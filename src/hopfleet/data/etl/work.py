@@ -16,11 +16,11 @@ from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout
 from hopfleet.data.etl.objects import Unreachable
 from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
-from hopfleet.data.files import map_cells, write_cells
+from hopfleet.data.files import map_cells, write_cells, write_partition
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
 from hopfleet.errors import DataError, HopfleetError, describe
-from hopfleet.support.files import digest, write_atomically
+from hopfleet.support.files import write_atomically
 from hopfleet.support.user_code import format_traceback
 
 BATCH_ROWS = 1 << 16
@@ -270,8 +270,8 @@ def gather(mades: Sequence[Made], share: Share, columns: Mapping[str, Column]) -
             cells = map_cells(made.path, made.columns, made.rows, validate=False)
             for name in columns:
                 builders[name].take(cells[name], rows + made.bounds[share.split])
-    write_cells(path, columns, {name: builder.cells() for name, builder in builders.items()}, sync=True)
-    return PartitionFile(path.name, sum(map(len, picks)), path.stat().st_size, digest(path))
+    whole = {name: builder.cells() for name, builder in builders.items()}
+    return write_partition(path, columns, whole, sync=True)
 
 
 WIDE = 256
