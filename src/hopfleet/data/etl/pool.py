@@ -26,6 +26,7 @@ import cloudpickle
 
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
+from hopfleet.data.etl.memory import HELD_BYTES, Memory
 from hopfleet.data.etl.work import Made, Share, gather
 from hopfleet.errors import DataError, HopfleetError
 
@@ -56,6 +57,10 @@ class Pool:
     def nodes(self) -> int:
         """The number of machines that share the work."""
         return 1
+
+    def memory(self) -> Memory | None:
+        """Return the memory that threads share; None if tasks run elsewhere."""
+        return Memory(HELD_BYTES)
 
     def start(self) -> None:
         """Start all processes now, so that they are ready when there is work."""

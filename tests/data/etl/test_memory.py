@@ -1,0 +1,134 @@
+"""Rows that stay in memory between the stages of a preparation: the data set is the same as with files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopfleet as hop
+from hopfleet.data.etl import blocks, preparation, work
+from hopfleet.data.etl.memory import Memory
+from tests.helpers.preparations import contents
+
+ROWS = 400
+HELD = "hopfleet.data.etl.pool.HELD_BYTES"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts files into many pieces."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 500)
+    monkeypatch.setattr("hopfleet.data.etl.reading.BLOCK_BYTES", 500)
+    monkeypatch.setattr(work, "BATCH_ROWS", 7)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Rows whose columns have other types in early pieces than in late ones, and gaps in some pieces only."""
+    path = tmp_path / "rows.csv"
+    lines = [
+        f"{row if row < 200 else row / 8},{'' if row > 300 and row % 9 == 0 else row},{'abc'[row % 3]},{row % 5},"
+        f"{'' if row < 100 else row % 4}"
+        for row in range(ROWS)
+    ]
+    path.write_text("number,gaps,name,code,late\n" + "".join(f"{line}\n" for line in lines))
+    return path
+
+
+def recipe() -> hop.Tabular:
+    return hop.Tabular(
+        {
+            "number": hop.Number(),
+            "gaps": hop.Number("range", missing="median"),
+            "name": hop.Category(),
+            "code": hop.Category(unseen="raise"),
+            "late": hop.Category(at_most=3),
+        }
+    )
+
+
+class Means(hop.Recipe):
+    """A recipe that gets numpy arrays, in threads."""
+
+    threads = True
+
+    def fit(self, batch: Any) -> Any:
+        return {"gaps": hop.Moments.of(batch["gaps"]), "kind": hop.Counts.of([batch["gaps"].dtype.name])}
+
+    def apply(self, batch: Any, fitted: Any) -> Any:
+        gaps = batch["gaps"]
+        filled = np.where(np.isnan(gaps), fitted["gaps"].mean, gaps)
+        return {"gaps": filled, "name": batch["name"], "number": batch["number"]}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("split", [None, {"train": 0.7, "test": 0.3}])
+@pytest.mark.parametrize("make", [recipe, Means, lambda: None])
+def test_the_data_set_is_the_same_with_all_some_or_no_rows_in_memory(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, workers: int, split: Any, make: Any
+) -> None:
+    made = make()
+    rows: Any = source if made is not None else {"x": list(range(ROWS)), "name": ["some", "text"] * (ROWS // 2)}
+    found = []
+    for limit in (0, 4000, 1 << 20):
+        monkeypatch.setattr(HELD, limit)
+        target = tmp_path / str(limit) / "set"
+        hop.prepare(rows, target, made, partitions=3, split=split, workers=workers, quiet=True)
+        found.append(contents(target))
+    assert found[0] == found[1] == found[2]
+
+
+def test_early_statistics_are_those_of_all_rows(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    early = hop.prepare(source, tmp_path / "early", recipe(), partitions=2)
+    monkeypatch.setattr("hopfleet.data.etl.preparation.fitted_early", lambda *_: None)
+    late = hop.prepare(source, tmp_path / "late", recipe(), partitions=2)
+    assert early.fingerprint == late.fingerprint
+    assert contents(tmp_path / "early") == contents(tmp_path / "late")
+
+
+def test_no_file_is_written_between_stages(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a file was written")
+
+    monkeypatch.setattr("hopfleet.data.etl.reading.save_table", refuse)
+    monkeypatch.setattr("hopfleet.data.etl.preparation.save_table", refuse)
+    monkeypatch.setattr("hopfleet.data.etl.work.write_cells", refuse)
+    assert hop.prepare(source, tmp_path / "set", recipe(), partitions=2, workers=2).rows == ROWS
+    assert hop.prepare({"x": [1, 2, 3]}, tmp_path / "table", partitions=2).rows == 3
+
+
+@pytest.mark.parametrize("limit", [4000, 1 << 20])
+@pytest.mark.parametrize("stage", ["parse", "make_chunk"])
+def test_a_call_that_was_interrupted_is_made_again(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, limit: int, stage: str
+) -> None:
+    monkeypatch.setattr(HELD, limit)
+    whole = hop.prepare(source, tmp_path / "whole", recipe(), partitions=3)
+    function, calls = getattr(preparation, stage), list[int]()
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    monkeypatch.setattr(f"hopfleet.data.etl.preparation.{stage}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hop.prepare(source, tmp_path / "set", recipe(), partitions=3)
+    assert not (tmp_path / "set").exists()
+    again = hop.prepare(source, tmp_path / "set", recipe(), partitions=3)
+    assert again.fingerprint == whole.fingerprint
+    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    assert not (tmp_path / ".set.prepare").exists()
+
+
+def test_room_is_given_back() -> None:
+    memory = Memory(10)
+    held = memory.hold("rows", 8)
+    assert held is not None and held.rows == "rows" and memory.hold("more", 3) is None
+    held.let_go()
+    held.let_go()
+    assert held.rows is None and memory.hold("more", 10) is not None and memory.hold("most", 1) is None
