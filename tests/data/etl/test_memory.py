@@ -73,7 +73,7 @@ def test_the_data_set_is_the_same_with_all_some_or_no_rows_in_memory(
     made = make()
     rows: Any = source if made is not None else {"x": list(range(ROWS)), "name": ["some", "text"] * (ROWS // 2)}
     found = []
-    for limit in (0, 4000, 1 << 20):
+    for limit in (0, 9000, 1 << 20):
         monkeypatch.setattr(HELD, limit)
         target = tmp_path / str(limit) / "set"
         hop.prepare(rows, target, made, partitions=3, split=split, workers=workers, quiet=True)
@@ -100,7 +100,7 @@ def test_no_file_is_written_between_stages(tmp_path: Path, source: Path, monkeyp
     assert hop.prepare({"x": [1, 2, 3]}, tmp_path / "table", partitions=2).rows == 3
 
 
-@pytest.mark.parametrize("limit", [4000, 1 << 20])
+@pytest.mark.parametrize("limit", [9000, 1 << 20])
 @pytest.mark.parametrize("stage", ["parse", "make_chunk"])
 def test_a_call_that_was_interrupted_is_made_again(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, limit: int, stage: str
@@ -125,10 +125,11 @@ def test_a_call_that_was_interrupted_is_made_again(
     assert not (tmp_path / ".set.prepare").exists()
 
 
-def test_room_is_given_back() -> None:
+def test_room_is_given_back_until_there_was_too_little() -> None:
     memory = Memory(10)
     held = memory.hold("rows", 8)
-    assert held is not None and held.rows == "rows" and memory.hold("more", 3) is None
+    assert held is not None and held.rows == "rows"
     held.let_go()
     held.let_go()
-    assert held.rows is None and memory.hold("more", 10) is not None and memory.hold("most", 1) is None
+    assert held.rows is None and memory.hold("more", 9) is not None
+    assert memory.hold("too many", 2) is None and memory.hold("few", 1) is None

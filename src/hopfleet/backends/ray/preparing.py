@@ -76,7 +76,7 @@ class RayPool(Pool):
     def nodes(self) -> int:
         return len(self._nodes)
 
-    def memory(self) -> None:
+    def memory(self, size: int) -> None:
         return None
 
     def workplace(self, folder: Path) -> Path:

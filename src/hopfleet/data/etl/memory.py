@@ -1,8 +1,8 @@
 """The memory of a preparation: rows that the next stage takes as they are, without a file between.
 
 With files, a call that is killed goes on where it was, and many rows take no more memory than few. But files take time.
-So the first rows stay in memory, up to a limit, and only the others are written. What was in memory when a call was
-killed is made again, in a second or two.
+So the rows of a small source stay in memory, up to a limit; once it is reached, as by a file that was compressed, all
+others are written. What was in memory when a call was killed is made again, in a second or two.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-HELD_BYTES = 192 << 20
-"""Bytes of rows that stay in memory."""
+HELD_BYTES = 128 << 20
+"""Bytes of the largest source whose rows stay in memory, and of such rows."""
 
 
 class Held:
@@ -39,12 +39,14 @@ class Memory:
 
     def __init__(self, limit: int) -> None:
         self._left = limit
+        self._full = False
         self._lock = threading.Lock()
 
     def hold(self, rows: Any, size: int) -> Held | None:
-        """Return rows of ``size`` bytes that stay in memory; None if there is no room for them."""
+        """Return rows of ``size`` bytes that stay in memory; None if there is no room for them, or was none before."""
         with self._lock:
-            if size > self._left:
+            self._full = self._full or size > self._left
+            if self._full:
                 return None
             self._left -= size
             return Held(self, rows, size)

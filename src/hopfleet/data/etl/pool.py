@@ -58,9 +58,9 @@ class Pool:
         """The number of machines that share the work."""
         return 1
 
-    def memory(self) -> Memory | None:
-        """Return the memory that threads share; None if tasks run elsewhere."""
-        return Memory(HELD_BYTES)
+    def memory(self, size: int) -> Memory | None:
+        """Return memory for the rows of a source of ``size`` bytes, which threads share; None if files serve better."""
+        return Memory(HELD_BYTES) if size <= HELD_BYTES else None
 
     def start(self) -> None:
         """Start all processes now, so that they are ready when there is work."""

@@ -3,8 +3,8 @@
 The stages are: read (pieces of text become chunks of typed columns), fit (statistics of training rows), apply (the
 recipe), gather (one partition each). Chunks depend on the files alone, and results are put together in the order of the
 rows, so the data set is the same, byte for byte, for any number of workers. Without a split, it is the data set that
-``hop.partition`` makes of the same rows. Where threads share the work, the first rows stay in memory between stages.
-Statistics of all rows, without a split, are made as the rows are parsed.
+``hop.partition`` makes of the same rows. Where threads share the work, the rows of a small source stay in memory
+between stages. Without a split, threads fit as they read.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from hopfleet.data.etl.blocks import BLOCK_BYTES
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout, divided, lacking, layout_of, save_table
 from hopfleet.data.etl.dealing import Deal, Dealing
 from hopfleet.data.etl.images import Images, image_tables
+from hopfleet.data.etl.memory import Memory
 from hopfleet.data.etl.opening import Opened
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.etl.progress import Progress
@@ -144,7 +145,8 @@ def prepare(
             opened.found = pool.shared(opened.found)
         stack.enter_context(pool)
         limit = 0 if on_error == "raise" else error_limit
-        preparation = _Preparation(space, pool, progress, made, divide, job, limit)
+        memory = pool.memory(opened.size) if made.threads else None
+        preparation = _Preparation(space, pool, progress, made, divide, job, limit, memory)
         try:
             built = preparation.run(opened)
         except TooManyFailures as error:
@@ -195,7 +197,7 @@ class _Preparation:
 
     def __init__(
         self, space: Workspace, pool: Pool, progress: Progress, recipe: Recipe, split: Split | None,
-        job: Mapping[str, Any], limit: int,
+        job: Mapping[str, Any], limit: int, memory: Memory | None,
     ) -> None:  # fmt: skip
         self._space = space
         self._pool = pool
@@ -204,7 +206,7 @@ class _Preparation:
         self._split = split
         self._job = job
         self._limit = limit
-        self._memory = pool.memory() if recipe.threads else None
+        self._memory = memory
 
     def run(self, opened: Opened) -> Path:
         """Return the folder with the finished data sets."""
