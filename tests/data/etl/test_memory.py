@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import hopfleet as hop
 from hopfleet.data.etl import blocks, preparation, work
 from hopfleet.data.etl.memory import Memory
+from hopfleet.errors import DataError
 from tests.helpers.preparations import contents
 
 ROWS = 400
@@ -87,6 +89,37 @@ def test_early_statistics_are_those_of_all_rows(tmp_path: Path, source: Path, mo
     late = hop.prepare(source, tmp_path / "late", recipe(), partitions=2)
     assert early.fingerprint == late.fingerprint
     assert contents(tmp_path / "early") == contents(tmp_path / "late")
+
+
+def test_categories_are_the_same_as_dictionaries_and_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, names = tmp_path / "rows.csv", ["b", "a", "", "é", "c", "a"]
+    source.write_text("name,x\n" + "".join(f"{names[row % 6 if row > 90 else 0]},{row}\n" for row in range(ROWS)))
+    for at_most in (None, 2):
+        steps = {"name": hop.Category(at_most=at_most), "x": hop.Number()}
+        for limit in (0, 1 << 20):
+            monkeypatch.setattr(HELD, limit)
+            hop.prepare(source, tmp_path / f"coded{at_most}{limit}", hop.Tabular(steps), partitions=2)
+        with monkeypatch.context() as patch:
+            patch.setattr("hopfleet.data.etl.reading.coded", lambda table, _: table)
+            hop.prepare(source, tmp_path / f"text{at_most}", hop.Tabular(steps), partitions=2)
+        text = contents(tmp_path / f"text{at_most}")
+        assert contents(tmp_path / f"coded{at_most}0") == contents(tmp_path / f"coded{at_most}{1 << 20}") == text
+    strict = hop.Tabular({"name": hop.Category(unseen="raise")})
+    with pytest.raises(DataError, match=r"rows\.csv, line 94: column 'name': a value is missing"):
+        hop.prepare(source, tmp_path / "none", strict, partitions=2)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_dictionaries_of_any_order_count_as_text(kind: pa.DataType) -> None:
+    text = pa.array(["b", "a", None, "b", "d"], kind)
+    codes = pa.DictionaryArray.from_arrays(
+        pa.array([2, 1, None, 2, 0], pa.int8()), pa.array(["d", "a", "b", "c"], kind)
+    )
+    counts, step = hop.Counts.of(codes), hop.Category()
+    assert list(counts.counts.items()) == list(hop.Counts.of(text).counts.items()) == [("b", 2), ("a", 1), ("d", 1)]
+    for column in (text, codes, codes.slice(1), text.slice(5), codes.slice(5)):
+        assert step.apply(pa.chunked_array([column]), counts).tolist() == [1, 2, 0, 1, 3][5 - len(column) :]
+    assert not hop.Counts.of(codes.slice(5)).counts
 
 
 def test_no_file_is_written_between_stages(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

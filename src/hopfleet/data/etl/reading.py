@@ -22,6 +22,7 @@ from hopfleet.data.etl.csv_rows import parse_csv, take_header
 from hopfleet.data.etl.listing import Files, Found, open_stream
 from hopfleet.data.etl.memory import Memory
 from hopfleet.data.etl.recipe import Recipe
+from hopfleet.data.etl.tabular import coded
 from hopfleet.data.etl.work import fit_early
 from hopfleet.errors import DataError, describe
 
@@ -76,9 +77,10 @@ def parse(
     folder.mkdir(parents=True, exist_ok=True)
     for number, (table, line, lines, failures) in enumerate(_tables(piece)):
         path = folder / f"{name}-{number:05d}.arrow"
-        held = None if memory is None else memory.hold(table, table.nbytes)
+        stored = coded(table, recipe)
+        held = None if memory is None else memory.hold(stored, stored.nbytes)
         if held is None:
-            save_table(table, path)
+            save_table(stored, path)
         beside = ""
         if lines is not None and len(lines) and not np.array_equal(lines, lines[0] + np.arange(len(lines))):
             beside = str(path.with_suffix(".npy"))
@@ -87,7 +89,7 @@ def parse(
             line = int(lines[0])
         kept = (str(path), 0, table.num_rows, table.schema, lacking(table), piece.file.path, line, beside, failures)
         chunk = Chunk("arrow", *kept, origin=(parse, piece, folder, name), home=int(name), held=held)
-        fitted = None if recipe is None else fit_early(replace(chunk, table=table, held=None), recipe)
+        fitted = None if recipe is None else fit_early(replace(chunk, table=stored, held=None), recipe)
         chunks.append(replace(chunk, fitted=fitted))
     return chunks
 

@@ -18,6 +18,7 @@ from hopfleet.data.etl.dealing import Deal
 from hopfleet.data.etl.memory import Held, Memory
 from hopfleet.data.etl.objects import Unreachable
 from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
+from hopfleet.data.etl.statistics import is_coded_text
 from hopfleet.data.files import map_cells, write_cells, write_partition
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
@@ -107,7 +108,15 @@ def fitted_early(chunk: Chunk, recipe: Recipe, layout: Layout) -> Any:
 
 
 def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
-    return layout.cast(chunk.read(list(layout.types)))
+    """Return rows with the columns of a layout; categories may be dictionaries, see ``tabular.coded``."""
+    table = chunk.read(list(layout.types))
+    seen = {name: table.schema.field(name).type for name in layout.types}
+    coded = {
+        name: seen[name]
+        for name, kind in layout.types.items()
+        if pa.types.is_string(kind) and is_coded_text(seen[name])
+    }
+    return Layout({**layout.types, **coded}).cast(table)
 
 
 def make_chunk(
