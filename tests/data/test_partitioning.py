@@ -431,7 +431,7 @@ class TestTarget:
             partition(range(10), tmp_path / "set", partitions=2)
         assert partition(range(10), tmp_path / "set", partitions=2, overwrite=True).rows == 10
 
-    @pytest.mark.parametrize("step", ["mkdtemp", "write_cells"])
+    @pytest.mark.parametrize("step", ["mkdtemp", "write_partition"])
     def test_that_cannot_be_written_says_why(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
         def refuse(*arguments: Any, **how: Any) -> None:
             raise OSError(errno.EACCES if step == "mkdtemp" else errno.ENOSPC, os.strerror(errno.EACCES), "somewhere")

@@ -6,18 +6,21 @@ requires, and writes never reach the file.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import itertools
 import mmap
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
 from hopfleet.data.cells import Cells, from_arrow, to_arrow
 from hopfleet.data.columns import Array, Column, arrow_schema
+from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError
 from hopfleet.support import files
 
@@ -27,13 +30,43 @@ STREAM_START = 8
 """Bytes of the mark at the beginning of an Arrow file."""
 
 
-def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, Cells], *, sync: bool = False) -> None:
-    """Write rows as one record batch. With ``sync``, the file is durable on return."""
+def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, Cells]) -> None:
+    """Write rows as one record batch."""
     batch = as_batch(columns, cells)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
+
+
+def write_partition(
+    path: Path, columns: Mapping[str, Column], cells: Mapping[str, Cells], *, sync: bool
+) -> PartitionFile:
+    """Write the file of a partition, and return its description. With ``sync``, the file is durable on return."""
+    batch = as_batch(columns, cells)
+    with path.open("wb") as file:
+        hashed = _Hashed(file)
+        with pa.PythonFile(hashed, "w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
     if sync:
         files.sync(path)
+    return PartitionFile(path.name, batch.num_rows, hashed.size, hashed.digest.hexdigest())
+
+
+class _Hashed(io.RawIOBase):
+    """A file that is hashed as it is written, while each column is still in the cache of the processor."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        written = self._file.write(data)
+        self.size += written
+        return written
 
 
 def as_batch(columns: Mapping[str, Column], cells: Mapping[str, Cells]) -> pa.RecordBatch:

@@ -22,17 +22,17 @@ import numpy as np
 from hopfleet.data import manifest
 from hopfleet.data.cells import Cells
 from hopfleet.data.dataset import Dataset
-from hopfleet.data.files import write_cells
+from hopfleet.data.files import write_partition
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder, why
 from hopfleet.data.live import ROW, Live
-from hopfleet.data.manifest import LiveItems, Manifest, PartitionFile, partition_name, read_manifest
+from hopfleet.data.manifest import LiveItems, Manifest, partition_name, read_manifest
 from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
-from hopfleet.support.files import digest, has_folders, sync, trouble
+from hopfleet.support.files import has_folders, sync, trouble
 from hopfleet.support.machine import release_memory
 from hopfleet.support.workspace import hidden, sweep, workspace
 
@@ -274,10 +274,9 @@ def _intact(dataset: Dataset) -> bool:
 def _write(built: Path, spill: Spill, schema: Schema, seed: int, live: LiveItems | None) -> Manifest:
     """Write the partition files and, last, the manifest."""
     files = []
-    for index, rows in enumerate(spill.counts.tolist()):
+    for index in range(len(spill.counts)):
         path = built / partition_name(index)
-        write_cells(path, schema.columns, spill.partition(index, schema.columns), sync=True)
-        files.append(PartitionFile(path.name, rows, path.stat().st_size, digest(path)))
+        files.append(write_partition(path, schema.columns, spill.partition(index, schema.columns), sync=True))
     made = Manifest(schema.columns, tuple(files), seed, live)
     _write_manifest(built, made)
     return made

@@ -34,7 +34,7 @@ from hopfleet.data.etl.listing import Found
 from hopfleet.data.etl.pool import Numbered, Pool, portable
 from hopfleet.data.etl.target import clear
 from hopfleet.data.etl.work import Made, Share, make_chunk
-from hopfleet.data.files import as_batch, from_batch, map_cells, write_cells
+from hopfleet.data.files import as_batch, from_batch, write_cells
 from hopfleet.data.folders import Folder, RemoteFolder, cache_folder
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError
@@ -75,6 +75,9 @@ class RayPool(Pool):
     @property
     def nodes(self) -> int:
         return len(self._nodes)
+
+    def memory(self, size: int) -> None:
+        return None
 
     def workplace(self, folder: Path) -> Path:
         return Path()  # each node has a folder of its own, in which its tasks run
@@ -234,7 +237,7 @@ def _parts(tasks: Sequence[tuple[tuple[Any, ...], Made, Sequence[Any]]]) -> Any:
     for make, made, rows in tasks:
         if not made.path.exists():
             make_chunk(*make)
-        cells = map_cells(made.path, made.columns, made.rows, validate=False)
+        cells = made.cells()
         for part, some in zip(parts, rows, strict=True):
             part.append(as_batch(made.columns, {name: cells[name].take(some) for name in cells}))
     return parts if len(parts) > 1 else parts[0]

@@ -1,8 +1,8 @@
 """Chunks: consecutive rows of a source as an Arrow table, small enough for the memory of one worker.
 
-A chunk knows where its rows come from, so that a failure can name the file and the line. Rows that had to be parsed lie
-in an Arrow file of the workspace, which is made again if it is gone; Parquet and Arrow files, and data sets, are read
-where they are.
+A chunk knows where its rows come from, so that a failure can name the file and the line. Rows that had to be parsed are
+in memory, or in an Arrow file of the workspace, which is made again if it is gone; Parquet and Arrow files, and data
+sets, are read where they are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from hopfleet.data.columns import Array
 from hopfleet.data.dataset import Dataset
+from hopfleet.data.etl.memory import Held
 from hopfleet.errors import DataError
 
 SMALL_ROWS, MANY = 1024, 256
@@ -60,7 +61,7 @@ Parsed = tuple[pa.Table, int, Any, tuple[Failure, ...]]
 class Chunk:
     """Where some consecutive rows are, and where they come from."""
 
-    store: str  #: "arrow", "parquet", "dataset" or "table"
+    store: str  #: "arrow", "parquet" or "dataset"
     path: str  #: the file to read the rows from
     part: int  #: the record batch, row group or partition
     rows: int
@@ -72,6 +73,8 @@ class Chunk:
     failures: tuple[Failure, ...] = ()  #: rows that could not be parsed
     dataset: Dataset | None = None
     table: pa.Table | None = None
+    held: Held | None = None  #: the table, if it stays in memory
+    fitted: Any = None  #: statistics of all rows, if they were made when the rows were parsed
     start: int = 0  #: rows of the file before the first one
     origin: tuple[Any, ...] = ()  #: a function and its arguments that write the file to read
     home: int = 0  #: the piece of the source that the rows come from
@@ -81,8 +84,9 @@ class Chunk:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows, or some columns of them."""
-        if self.table is not None:
-            some = self.table.slice(self.start, self.rows)
+        whole = self.table if self.held is None else self.held.rows
+        if whole is not None:
+            some = whole.slice(self.start, self.rows)
             return some if columns is None else some.select(columns)
         if self.origin and not Path(self.path).exists():
             self.origin[0](*self.origin[1:])

@@ -26,6 +26,7 @@ import cloudpickle
 
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
+from hopfleet.data.etl.memory import HELD_BYTES, Memory
 from hopfleet.data.etl.work import Made, Share, gather
 from hopfleet.errors import DataError, HopfleetError
 
@@ -56,6 +57,10 @@ class Pool:
     def nodes(self) -> int:
         """The number of machines that share the work."""
         return 1
+
+    def memory(self, size: int) -> Memory | None:
+        """Return memory for the rows of a source of ``size`` bytes, which threads share; None if files serve better."""
+        return Memory(HELD_BYTES) if size <= HELD_BYTES else None
 
     def start(self) -> None:
         """Start all processes now, so that they are ready when there is work."""

@@ -3,7 +3,8 @@
 The stages are: read (pieces of text become chunks of typed columns), fit (statistics of training rows), apply (the
 recipe), gather (one partition each). Chunks depend on the files alone, and results are put together in the order of the
 rows, so the data set is the same, byte for byte, for any number of workers. Without a split, it is the data set that
-``hop.partition`` makes of the same rows.
+``hop.partition`` makes of the same rows. Where threads share the work, the rows of a small source stay in memory
+between stages. Without a split, threads fit as they read.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import operator
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ import pyarrow as pa
 
 from hopfleet.data import manifest
 from hopfleet.data.columns import Array
-from hopfleet.data.dataset import Dataset, open_dataset
+from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.blocks import BLOCK_BYTES
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout, divided, lacking, layout_of, save_table
+from hopfleet.data.etl.dealing import Deal, Dealing
 from hopfleet.data.etl.images import Images, image_tables
-from hopfleet.data.etl.listing import Files, find_files
+from hopfleet.data.etl.memory import Memory
+from hopfleet.data.etl.opening import Opened
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.etl.progress import Progress
 from hopfleet.data.etl.reading import cut_pieces, expected_pieces, parse, stored_chunks
@@ -44,14 +47,12 @@ from hopfleet.data.etl.recipe import (
 )
 from hopfleet.data.etl.splitting import Split, as_split, assign, leaks
 from hopfleet.data.etl.statistics import merged
-from hopfleet.data.etl.tables import as_tables
 from hopfleet.data.etl.target import PREPARED, find_existing, open_prepared, put_in_place
-from hopfleet.data.etl.work import Made, Share, TooManyFailures, deal, fit_chunk, make_chunk
+from hopfleet.data.etl.work import Made, Share, TooManyFailures, fit_chunk, fitted_early, make_chunk
 from hopfleet.data.etl.workspace import Workspace, workspace_for
 from hopfleet.data.folders import open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
 from hopfleet.data.schema import Schema
-from hopfleet.data.spill import Evenly
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.support.files import sync, write_text
@@ -113,7 +114,7 @@ def prepare(
     if backend not in BACKENDS:
         near = did_you_mean(backend, BACKENDS)
         raise DataError(f"backend={backend!r}: unknown; {near}there are {', '.join(BACKENDS)}")
-    opened, divide, target = _Opened(source), as_split(split), open_folder(folder)
+    opened, divide, target = Opened(source), as_split(split), open_folder(folder)
     if recipe is None and opened.found and opened.found[0].format == "images":
         recipe = Images()
     made = as_recipe(recipe)
@@ -144,7 +145,8 @@ def prepare(
             opened.found = pool.shared(opened.found)
         stack.enter_context(pool)
         limit = 0 if on_error == "raise" else error_limit
-        preparation = _Preparation(space, pool, progress, made, divide, job, limit)
+        memory = pool.memory(opened.size) if made.threads else None
+        preparation = _Preparation(space, pool, progress, made, divide, job, limit, memory)
         try:
             built = preparation.run(opened)
         except TooManyFailures as error:
@@ -190,55 +192,12 @@ def split(
     return made
 
 
-class _Opened:
-    """A source, as far as it is known before it is read."""
-
-    def __init__(self, source: Any) -> None:
-        self.files: Files | None = None
-        self.dataset = source if isinstance(source, Dataset) else None
-        self.size = self.dataset.size if self.dataset is not None else 0
-        if isinstance(source, str | os.PathLike):
-            if isinstance(source, str) and "\n" in source:
-                raise DataError(f"source={shown(source)}: is not a path; pass a file, a folder, a glob or a URL")
-            path = Path(source).expanduser()
-            if "://" not in os.fspath(source) and (path / manifest.FILE).is_file():
-                self.dataset = open_dataset(source)
-            else:
-                self.files = Files(source)
-        elif isinstance(source, Files):
-            self.files = source
-        self.found = [] if self.files is None else find_files(self.files)
-        self.tables: list[pa.Table] = []
-        self.identity: Any
-        if self.files is not None:
-            self.size = sum(file.size for file in self.found)
-            options = [self.files.format, self.files.delimiter, dict(self.files.types), list(self.files.missing)]
-            self.identity = {"files": [[f.path, f.size, f.version] for f in self.found], "options": options}
-        elif self.dataset is not None:
-            self.identity = {"dataset": self.dataset.fingerprint}
-        else:
-            self.tables = list(as_tables(source))
-            self.size = sum(table.nbytes for table in self.tables)
-            self.identity = {"rows": _content(self.tables)}
-
-
-def _content(tables: Sequence[pa.Table]) -> str:
-    """Return a SHA-256 of the rows of tables."""
-    found = hashlib.sha256()
-    for table in tables:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
-        found.update(sink.getvalue())
-    return found.hexdigest()
-
-
 class _Preparation:
     """One preparation: its stages in order."""
 
     def __init__(
         self, space: Workspace, pool: Pool, progress: Progress, recipe: Recipe, split: Split | None,
-        job: Mapping[str, Any], limit: int,
+        job: Mapping[str, Any], limit: int, memory: Memory | None,
     ) -> None:  # fmt: skip
         self._space = space
         self._pool = pool
@@ -247,8 +206,9 @@ class _Preparation:
         self._split = split
         self._job = job
         self._limit = limit
+        self._memory = memory
 
-    def run(self, opened: _Opened) -> Path:
+    def run(self, opened: Opened) -> Path:
         """Return the folder with the finished data sets."""
         if not self._recipe.threads:
             self._pool.start()
@@ -271,8 +231,9 @@ class _Preparation:
             (chunk, prepared, path, names, self._limit, place / f"{number:06d}.arrow")
             for number, (chunk, path) in enumerate(zip(chunks, paths, strict=True))
         ]
-        mades = self._make(makes, [chunk.home for chunk in chunks])
-        built = self._gather(makes, mades, names)
+        dealing = Dealing(self._space.path / "deals", len(names), self._job["partitions"], self._job["seed"])
+        mades = self._make(makes, [chunk.home for chunk in chunks], dealing)
+        built = self._gather(makes, mades, names, dealing.deals)
         self._finish(built, names, mades, opened.dataset or prepared)
         return built
 
@@ -281,7 +242,7 @@ class _Preparation:
         by = [] if self._split is None or not self._split.by else [self._split.by]
         return None if self._recipe.inputs is None else frozenset([*self._recipe.inputs, *by])
 
-    def _read(self, opened: _Opened, wanted: frozenset[str] | None) -> list[Chunk]:
+    def _read(self, opened: Opened, wanted: frozenset[str] | None) -> list[Chunk]:
         if opened.dataset is not None:
             data = opened.dataset
             schema = pa.schema([(name, pa.null()) for name in data.columns])
@@ -299,9 +260,14 @@ class _Preparation:
         pieces = cut_pieces(opened.files, opened.found, wanted, frozenset(self._recipe.texts))
         self._progress.stage("reading", expected_pieces(opened.found))
         raw = self._pool.workplace(self._space.path) / "raw"
-        tasks = ((piece, raw, f"{number:06d}") for number, piece in enumerate(pieces))
         threads = opened.found[0].format in ("csv", "tsv", "json")
-        parsed = self._space.do(self._pool, "read", parse, tasks, self._count_read, threads=threads)
+        early = self._recipe.threads and self._recipe.fits and self._split is None
+        rest = (self._memory if threads else None, self._recipe if early else None)
+        tasks = ((piece, raw, f"{number:06d}", *rest) for number, piece in enumerate(pieces))
+        parsed = self._space.do(
+            self._pool, "read", parse, tasks, self._count_read, threads=threads,
+            lasting=lambda chunks: all(chunk.held is None for chunk in chunks),
+        )  # fmt: skip
         return [chunk for each in parsed for chunk in each]
 
     def _saved(self, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Iterator[Chunk]:
@@ -309,71 +275,83 @@ class _Preparation:
         row = 1
         for number, table in enumerate(tables):
             path = self._space.file("raw", number, ".arrow")
-            save_table(table, path)
+            held = None if self._memory is None else self._memory.hold(table, table.nbytes)
+            if held is None:
+                save_table(table, path)
             about = (table.num_rows, table.schema, lacking(table), "the source", row)
-            yield Chunk("arrow", str(path), 0, *about, table=self._pool.carried(table), home=number)
+            yield Chunk("arrow", str(path), 0, *about, table=self._pool.carried(table), home=number, held=held)
             row += table.num_rows
 
-    def _count_read(self, chunks: list[Chunk]) -> None:
+    def _count_read(self, _: int, chunks: list[Chunk]) -> None:
         self._progress.advance(sum(chunk.rows for chunk in chunks), sum(len(chunk.failures) for chunk in chunks))
 
     def _fit(self, chunks: Sequence[Chunk], layout: Layout, splits: Sequence[Path]) -> Mapping[str, Any]:
         if not self._recipe.fits:
             return {}
-        self._progress.stage("fitting", len(chunks))
-        tasks = ((chunk, self._recipe, layout, _load(path)) for chunk, path in zip(chunks, splits, strict=True))
-        rows = iter(chunks)
-        parts = self._space.do(
-            self._pool, "fit", fit_chunk, tasks, lambda _: self._progress.advance(next(rows).rows),
-            threads=self._recipe.threads, homes=[chunk.home for chunk in chunks],
-        )  # fmt: skip
+        parts = [fitted_early(chunk, self._recipe, layout) for chunk in chunks]
+        if any(part is None for part in parts):
+            self._progress.stage("fitting", len(chunks))
+            tasks = ((chunk, self._recipe, layout, _load(path)) for chunk, path in zip(chunks, splits, strict=True))
+            parts = self._space.do(
+                self._pool, "fit", fit_chunk, tasks, lambda number, _: self._progress.advance(chunks[number].rows),
+                threads=self._recipe.threads, homes=[chunk.home for chunk in chunks],
+            )  # fmt: skip
         each = [statistics for part in parts for statistics in part]
         return functools.reduce(merged, each) if each else {}
 
-    def _make(self, makes: Sequence[tuple[Any, ...]], homes: Sequence[int]) -> list[Made]:
+    def _make(self, makes: Sequence[tuple[Any, ...]], homes: Sequence[int], dealing: Dealing) -> list[Made]:
         self._progress.stage("applying", len(makes))
         failures: list[Failure] = []
 
-        def done(made: Made) -> None:
+        def done(number: int, made: Made) -> None:
             failures.extend(made.failures)
             if len(failures) > self._limit:
                 raise TooManyFailures(failures)
             self._progress.advance(made.rows, len(made.failures))
+            dealing.add(number, made.bounds)
 
-        tasks = ((chunk, prepared, _load(path), *rest) for chunk, prepared, path, *rest in makes)
-        threads = self._recipe.threads
-        return self._space.do(self._pool, "made", make_chunk, tasks, done, threads=threads, homes=homes)
+        tasks = ((chunk, prepared, _load(path), *rest, self._memory) for chunk, prepared, path, *rest in makes)
+        return self._space.do(
+            self._pool, "made", make_chunk, tasks, done, threads=self._recipe.threads, homes=homes,
+            lasting=lambda made: made.held is None,
+        )  # fmt: skip
 
-    def _gather(self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], names: Sequence[str]) -> Path:
+    def _gather(
+        self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], names: Sequence[str],
+        deals: Sequence[Sequence[Deal]],
+    ) -> Path:  # fmt: skip
         schema = Schema()
         for made in mades:
             if made.rows:
                 schema.extend(made.columns, made.rows)
         built, partitions, seed = self._space.path / "built", self._job["partitions"], self._job["seed"]
-        (self._space.path / "deals").mkdir(exist_ok=True)
         shares: list[Share] = []
         for split, name in enumerate(names):
-            rows = [made.bounds[split + 1] - made.bounds[split] for made in mades]
-            if sum(rows) < partitions:
+            rows = sum(made.bounds[split + 1] - made.bounds[split] for made in mades)
+            if rows < partitions:
                 which = f" of split {name!r}" if name else ""
-                text = f"partitions={partitions}: must be at most the number of rows{which}, {sum(rows)}"
+                text = f"partitions={partitions}: must be at most the number of rows{which}, {rows}"
                 failures = [failure for made in mades for failure in made.failures]
                 if failures:
                     text += f"; {len(failures):,} rows failed, the first: {failures[0].place}: {failures[0].error}"
                 raise DataError(text)
-            dealer, deals = Evenly(partitions, seed), []
-            for number, count in enumerate(rows):
-                path = self._space.path / "deals" / f"{split:03d}-{number:06d}.rows"
-                deals.append(deal(dealer.deal(count), partitions, path))
             (built / name).mkdir(parents=True, exist_ok=True)
             paths = [built / name / partition_name(index) for index in range(partitions)]
-            shares += [Share(split, index, deals, path) for index, path in enumerate(paths)]
+            shares += [Share(split, index, deals[split], path) for index, path in enumerate(paths)]
         self._progress.stage("gathering", len(shares))
         function, tasks = self._pool.gathering(makes, mades, shares, schema.columns)
-        files: list[PartitionFile] = self._space.do(
-            self._pool, "parts", function, tasks, lambda part: self._progress.advance(part.rows),
-            homes=[share.index for share in shares],
-        )  # fmt: skip
+        with ThreadPoolExecutor(1) as beside:  # a partition becomes durable while others are gathered
+            waiting: list[Future[None]] = []
+
+            def done(number: int, part: PartitionFile) -> None:
+                if shares[number].path.exists():  # nodes of a cluster may have uploaded it
+                    waiting.append(beside.submit(sync, shares[number].path))
+                self._progress.advance(part.rows)
+
+            homes = [share.index for share in shares]
+            files: list[PartitionFile] = self._space.do(self._pool, "parts", function, tasks, done, homes=homes)
+            for each in waiting:
+                each.result()
         for split, name in enumerate(names):
             own = tuple(files[split * partitions : (split + 1) * partitions])
             write_text(built / name / manifest.FILE, Manifest(schema.columns, own, seed).to_json(), durable=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, even_size, 
 from hopfleet.data.etl.chunks import Chunk, Failure, Parsed, lacking, opened_parquet, read_batches, save_table
 from hopfleet.data.etl.csv_rows import parse_csv, take_header
 from hopfleet.data.etl.listing import Files, Found, open_stream
+from hopfleet.data.etl.memory import Memory
+from hopfleet.data.etl.recipe import Recipe
+from hopfleet.data.etl.tabular import coded
+from hopfleet.data.etl.work import fit_early
 from hopfleet.errors import DataError, describe
 
 
@@ -62,13 +66,21 @@ def expected_pieces(found: Sequence[Found]) -> int:
     return sum(1 if file.compression or file.is_remote else -(-file.size // BLOCK_BYTES) for file in found)
 
 
-def parse(piece: Piece, folder: Path, name: str) -> list[Chunk]:
-    """Parse a piece into Arrow files in ``folder``, whose names begin with ``name``; return the chunks."""
+def parse(
+    piece: Piece, folder: Path, name: str, memory: Memory | None = None, recipe: Recipe | None = None
+) -> list[Chunk]:
+    """Parse a piece into Arrow files in ``folder``, whose names begin with ``name``; return the chunks.
+
+    Where there is room in ``memory``, a table stays there. Chunks have the statistics of ``recipe``.
+    """
     chunks = []
     folder.mkdir(parents=True, exist_ok=True)
     for number, (table, line, lines, failures) in enumerate(_tables(piece)):
         path = folder / f"{name}-{number:05d}.arrow"
-        save_table(table, path)
+        stored = coded(table, recipe)
+        held = None if memory is None else memory.hold(stored, stored.nbytes)
+        if held is None:
+            save_table(stored, path)
         beside = ""
         if lines is not None and len(lines) and not np.array_equal(lines, lines[0] + np.arange(len(lines))):
             beside = str(path.with_suffix(".npy"))
@@ -76,7 +88,9 @@ def parse(piece: Piece, folder: Path, name: str) -> list[Chunk]:
         elif lines is not None and len(lines):
             line = int(lines[0])
         kept = (str(path), 0, table.num_rows, table.schema, lacking(table), piece.file.path, line, beside, failures)
-        chunks.append(Chunk("arrow", *kept, origin=(parse, piece, folder, name), home=int(name)))
+        chunk = Chunk("arrow", *kept, origin=(parse, piece, folder, name), home=int(name), held=held)
+        fitted = None if recipe is None else fit_early(replace(chunk, table=stored, held=None), recipe)
+        chunks.append(replace(chunk, fitted=fitted))
     return chunks
 
 

@@ -82,6 +82,8 @@ class Counts:
         if not isinstance(values, pa.Array | pa.ChunkedArray):
             values = pa.array([None if value is None else str(value) for value in values], pa.large_string())
         values = values.drop_null()
+        if is_coded_text(values.type):
+            return cls._of_codes(whole(values))
         if not pa.types.is_string(values.type):
             values = values.cast(pa.large_string())
         counted = pc.value_counts(values)
@@ -89,6 +91,16 @@ class Counts:
             counted = counted.combine_chunks()
         names, numbers = counted.field("values").to_pylist(), counted.field("counts").to_pylist()
         return cls(dict(zip(names, numbers, strict=True)))
+
+    @classmethod
+    def _of_codes(cls, values: pa.DictionaryArray) -> Counts:
+        """Return the counts of a dictionary array without nulls, in the order in which values come first."""
+        codes, names = arrow_numbers(values.indices), values.dictionary.to_pylist()
+        counts, firsts = np.bincount(codes, minlength=len(names)), np.empty(len(names), np.int64)
+        firsts[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal codes, the last one here counts
+        present = np.flatnonzero(counts)
+        order = present[np.argsort(firsts[present])].tolist()
+        return cls({names[code]: int(counts[code]) for code in order})
 
     def merge(self, other: Counts) -> Counts:
         counts = dict(self.counts)
@@ -147,11 +159,22 @@ class Quantiles:
         return Quantiles(sums[some] / weights[some], weights[some])
 
 
-def numbers(values: pa.Array | pa.ChunkedArray, fill: float = 0) -> Array:
-    """Return a column of numbers as an array, with ``fill`` in place of nulls. ``fill_null`` would import pandas."""
+def is_coded_text(kind: pa.DataType) -> bool:
+    """Whether a column is text as a dictionary."""
+    return bool(pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type))
+
+
+def whole(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if isinstance(array, pa.ChunkedArray):  # combine_chunks may keep the type
         array = pa.concat_arrays(array.chunks)
+    return array
+
+
+def numbers(values: pa.Array | pa.ChunkedArray, fill: float = 0) -> Array:
+    """Return a column of numbers as an array, with ``fill`` in place of nulls. ``fill_null`` would import pandas."""
+    array = whole(values)
     found = arrow_numbers(array)
     if array.null_count:
         found = np.where(arrow_numbers(pc.is_null(array).cast(pa.uint8())).view(np.bool_), fill, found)

@@ -15,7 +15,7 @@ from hopfleet.data.columns import Array
 from hopfleet.data.convert import text_array
 from hopfleet.data.etl.csv_rows import bad_values
 from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
-from hopfleet.data.etl.statistics import Counts, Moments, Quantiles, numbers
+from hopfleet.data.etl.statistics import Counts, Moments, Quantiles, is_coded_text, numbers, whole
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, listed, shown
 from hopfleet.support.code_digests import digests
@@ -87,8 +87,12 @@ class Category:
 
     def apply(self, column: pa.ChunkedArray, fitted: Counts) -> Array:
         names = fitted.common(self.at_most)
-        kind = column.type if pa.types.is_string(column.type) else pa.large_string()
-        codes = pc.index_in(column.cast(kind), value_set=text_array(names).cast(kind))
+        if is_coded_text(column.type):
+            coded = whole(column)
+            codes = pc.take(pc.index_in(coded.dictionary, value_set=text_array(names).cast(pa.string())), coded.indices)
+        else:
+            kind = column.type if pa.types.is_string(column.type) else pa.large_string()
+            codes = pc.index_in(column.cast(kind), value_set=text_array(names).cast(kind))
         if self.unseen == "raise" and codes.null_count:
             row = pc.index(pc.is_null(codes), True).as_py()
             value = column[row].as_py()
@@ -279,6 +283,19 @@ class Tabular(Recipe):
                     f"{listed(name, table.column_names)}"
                 )
         return {name: step for name, step in self.columns.items() if name in table.column_names}
+
+
+def coded(table: pa.Table, recipe: Recipe | None) -> pa.Table:
+    """Return a table with the categories of a ``Tabular`` as dictionaries, so that fit and apply need not both hash.
+
+    Other recipes get their text as it is.
+    """
+    steps = recipe.columns or {} if type(recipe) is Tabular else {}
+    for name, step in steps.items():
+        place = table.schema.get_field_index(name)
+        if isinstance(step, Category) and place >= 0 and pa.types.is_string(table.schema.field(place).type):
+            table = table.set_column(place, name, table.column(place).dictionary_encode())
+    return table
 
 
 def _by_type(kind: pa.DataType) -> Step | None:

@@ -13,22 +13,21 @@ import pyarrow as pa
 from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.convert import arrow_cells, number_array
-from hopfleet.data.etl.chunks import Chunk, Failure, Layout
+from hopfleet.data.etl.chunks import Chunk, Failure, Layout, layout_of
+from hopfleet.data.etl.dealing import Deal
+from hopfleet.data.etl.memory import Held, Memory
 from hopfleet.data.etl.objects import Unreachable
 from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
-from hopfleet.data.files import map_cells, write_cells
+from hopfleet.data.etl.statistics import is_coded_text
+from hopfleet.data.files import map_cells, write_cells, write_partition
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
 from hopfleet.errors import DataError, HopfleetError, describe
-from hopfleet.support.files import digest, write_atomically
+from hopfleet.support.files import write_atomically
 from hopfleet.support.user_code import format_traceback
 
 BATCH_ROWS = 1 << 16
 """Rows of a chunk that a recipe gets at once."""
-
-
-DEALT = np.dtype(np.int32)
-"""The type of the numbers of rows in the file of a ``Deal``."""
 
 
 class TooManyFailures(DataError):
@@ -47,16 +46,23 @@ class TooManyFailures(DataError):
 class Made:
     """The prepared rows of a chunk: sorted by split, in the order of the source otherwise."""
 
-    path: Path
+    path: Path  #: the file with the rows, unless they are held
     columns: Mapping[str, Column]
     bounds: tuple[int, ...]  #: split s has the rows ``bounds[s]:bounds[s + 1]``
     failures: tuple[Failure, ...]
     hashes: Array | None = None  #: of each row, if there are several splits
     size: int = 0  #: bytes of the file
+    held: Held | None = None  #: the cells, if they stay in memory
 
     @property
     def rows(self) -> int:
         return self.bounds[-1]
+
+    def cells(self) -> Mapping[str, Cells]:
+        if self.held is not None:
+            cells: Mapping[str, Cells] = self.held.rows
+            return cells
+        return map_cells(self.path, self.columns, self.rows, validate=False)
 
     def hashes_of(self, split: int) -> Array:
         if self.hashes is None:
@@ -83,16 +89,44 @@ def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Array | None
         ) from error
 
 
+def fit_early(chunk: Chunk, recipe: Recipe) -> Any:
+    """Return the statistics of a chunk as it is parsed, with the types that its columns have there; None if it fails.
+
+    A failure is for ``fit_chunk`` to report, when all rows are parsed.
+    """
+    try:
+        return fit_chunk(chunk, recipe, layout_of([chunk]).only(recipe.inputs), None)
+    except Exception:
+        return None
+
+
+def fitted_early(chunk: Chunk, recipe: Recipe, layout: Layout) -> Any:
+    """Return the statistics that a chunk was parsed with; None if types or gaps of other chunks make them differ."""
+    own = layout_of([chunk]).only(recipe.inputs)
+    same = [*own.types.items()] == [*layout.types.items()] and (recipe.arrow or own.nulls == layout.nulls)
+    return chunk.fitted if same else None
+
+
 def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
-    return layout.cast(chunk.read(list(layout.types)))
+    """Return rows with the columns of a layout; categories may be dictionaries, see ``tabular.coded``."""
+    table = chunk.read(list(layout.types))
+    seen = {name: table.schema.field(name).type for name in layout.types}
+    coded = {
+        name: seen[name]
+        for name, kind in layout.types.items()
+        if pa.types.is_string(kind) and is_coded_text(seen[name])
+    }
+    return Layout({**layout.types, **coded}).cast(table)
 
 
 def make_chunk(
-    chunk: Chunk, prepared: Prepared, splits: Array | None, names: Sequence[str], limit: int, path: Path
-) -> Made:
+    chunk: Chunk, prepared: Prepared, splits: Array | None, names: Sequence[str], limit: int, path: Path,
+    memory: Memory | None = None,
+) -> Made:  # fmt: skip
     """Prepare the rows of a chunk and write them to ``path``. Raise TooManyFailures if more than ``limit`` fail.
 
-    ``splits`` has the split of each row, a place in ``names``.
+    ``splits`` has the split of each row, a place in ``names``. Where there is room in ``memory``, the rows stay there,
+    and those of the chunk are let go.
     """
     targets = np.zeros(chunk.rows, np.int64) if splits is None else splits
     if chunk.dataset is not None:
@@ -108,12 +142,17 @@ def make_chunk(
     taken = cells if splits is None else {name: column.take(order) for name, column in cells.items()}
     columns = {name: Column(name, column.kind, column.dtype, column.shape) for name, column in taken.items()}
     bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=len(names)))])
-    hashes, size = None, 0
+    if chunk.held is not None:
+        chunk.held.let_go()
+    hashes, size, held = None, 0, None
     if bounds[-1]:
+        hashes = row_hashes(taken) if splits is not None else None
+        held = None if memory is None else memory.hold(taken, sum(column.nbytes for column in taken.values()))
+    if bounds[-1] and held is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
-        hashes, size = row_hashes(taken) if splits is not None else None, path.stat().st_size
-    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes, size)
+        size = path.stat().st_size
+    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes, size, held)
 
 
 def _stored(chunk: Chunk) -> dict[str, Cells]:
@@ -232,26 +271,6 @@ def joined(columns: Mapping[str, Column], pieces: Sequence[Mapping[str, Cells]],
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
-    """Which rows of a chunk each partition gets: those that the file ``path`` lists from one bound to the next."""
-
-    path: Path
-    bounds: tuple[int, ...]
-
-    def rows(self, partition: int) -> Array:
-        start, stop = self.bounds[partition : partition + 2]
-        return np.fromfile(self.path, DEALT, stop - start, offset=start * DEALT.itemsize)
-
-
-def deal(targets: Array, partitions: int, path: Path) -> Deal:
-    """Write down which rows go to which of the partitions; ``targets`` has the partition of each row."""
-    small = targets.astype(np.uint8 if partitions <= 256 else np.uint16 if partitions <= 65_536 else np.int64)
-    np.argsort(small, kind="stable").astype(DEALT).tofile(path)
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=partitions))])
-    return Deal(path, tuple(bounds.tolist()))
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """One partition of a split: the rows of all chunks that it gets, and the file to write."""
 
@@ -262,16 +281,16 @@ class Share:
 
 
 def gather(mades: Sequence[Made], share: Share, columns: Mapping[str, Column]) -> PartitionFile:
-    """Write a partition, its rows in the order of the source."""
-    path, picks = share.path, [each.rows(share.index) for each in share.deals]
+    """Write a partition, its rows in the order of the source. The file is not durable yet."""
+    picks = [each.rows(share.index) for each in share.deals]
     builders = {name: Builder(column, sum(map(len, picks))) for name, column in columns.items()}
-    for made, rows in zip(mades, picks, strict=True):
-        if len(rows):
-            cells = map_cells(made.path, made.columns, made.rows, validate=False)
+    for made, some in zip(mades, picks, strict=True):
+        if len(some):
+            cells, rows = made.cells(), some.astype(np.intp) + made.bounds[share.split]
             for name in columns:
-                builders[name].take(cells[name], rows + made.bounds[share.split])
-    write_cells(path, columns, {name: builder.cells() for name, builder in builders.items()}, sync=True)
-    return PartitionFile(path.name, sum(map(len, picks)), path.stat().st_size, digest(path))
+                builders[name].take(cells[name], rows)
+    whole = {name: builder.cells() for name, builder in builders.items()}
+    return write_partition(share.path, columns, whole, sync=False)
 
 
 WIDE = 256

@@ -33,9 +33,13 @@ class Workspace:
 
     def do(
         self, pool: Pool, kind: str, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]],
-        done: Callable[[Any], None], *, threads: bool = True, homes: Sequence[int] = (),
+        done: Callable[[int, Any], None], *, threads: bool = True, homes: Sequence[int] = (),
+        lasting: Callable[[Any], bool] = lambda _: True,
     ) -> list[Any]:  # fmt: skip
-        """Return the results of all tasks; those that an earlier call has finished are not done again."""
+        """Return the results of all tasks; those that an earlier call has finished are not done again.
+
+        ``done`` gets the number of each task and its result. A result that is not ``lasting`` is lost with this call.
+        """
         (self.path / kind).mkdir(exist_ok=True)
         results: dict[int, Any] = {}
 
@@ -43,15 +47,16 @@ class Workspace:
             for number, task in enumerate(tasks):
                 with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
                     results[number] = pickle.loads(self.file(kind, number, ".pickle").read_bytes())
-                    done(results[number])
+                    done(number, results[number])
                 if number not in results:
                     yield number, task
 
         for number, result in pool.run(function, left(), threads=threads, homes=homes):
-            content = pickle.dumps(result)
-            write_atomically(self.file(kind, number, ".pickle"), _writer(content), durable=False)
+            if lasting(result):
+                content = pickle.dumps(result)
+                write_atomically(self.file(kind, number, ".pickle"), _writer(content), durable=False)
             results[number] = result
-            done(result)
+            done(number, result)
         return [results[number] for number in sorted(results)]
 
 

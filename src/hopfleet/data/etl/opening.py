@@ -1,0 +1,61 @@
+"""The source of a preparation: files, a data set, or tables in memory, and the identity by which it is known again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hopfleet.data import manifest
+from hopfleet.data.dataset import Dataset, open_dataset
+from hopfleet.data.etl.listing import Files, find_files
+from hopfleet.data.etl.tables import as_tables
+from hopfleet.errors import DataError
+from hopfleet.phrases import shown
+
+
+class Opened:
+    """A source, as far as it is known before it is read."""
+
+    def __init__(self, source: Any) -> None:
+        self.files: Files | None = None
+        self.dataset = source if isinstance(source, Dataset) else None
+        self.size = self.dataset.size if self.dataset is not None else 0
+        if isinstance(source, str | os.PathLike):
+            if isinstance(source, str) and "\n" in source:
+                raise DataError(f"source={shown(source)}: is not a path; pass a file, a folder, a glob or a URL")
+            path = Path(source).expanduser()
+            if "://" not in os.fspath(source) and (path / manifest.FILE).is_file():
+                self.dataset = open_dataset(source)
+            else:
+                self.files = Files(source)
+        elif isinstance(source, Files):
+            self.files = source
+        self.found = [] if self.files is None else find_files(self.files)
+        self.tables: list[pa.Table] = []
+        self.identity: Any
+        if self.files is not None:
+            self.size = sum(file.size for file in self.found)
+            options = [self.files.format, self.files.delimiter, dict(self.files.types), list(self.files.missing)]
+            self.identity = {"files": [[f.path, f.size, f.version] for f in self.found], "options": options}
+        elif self.dataset is not None:
+            self.identity = {"dataset": self.dataset.fingerprint}
+        else:
+            self.tables = list(as_tables(source))
+            self.size = sum(table.nbytes for table in self.tables)
+            self.identity = {"rows": _content(self.tables)}
+
+
+def _content(tables: Sequence[pa.Table]) -> str:
+    """Return a SHA-256 of the rows of tables."""
+    found = hashlib.sha256()
+    for table in tables:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table.combine_chunks())
+        found.update(sink.getvalue())
+    return found.hexdigest()
