@@ -25,6 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 500)
     monkeypatch.setattr("hopfleet.data.etl.reading.BLOCK_BYTES", 500)
     monkeypatch.setattr(work, "BATCH_ROWS", 7)
+    monkeypatch.setattr(work, "QUICK_SECONDS", float("inf"))
 
 
 @pytest.fixture
@@ -156,6 +157,28 @@ def test_a_call_that_was_interrupted_is_made_again(
     assert again.fingerprint == whole.fingerprint
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
     assert not (tmp_path / ".set.prepare").exists()
+
+
+def test_what_a_slow_recipe_has_made_is_not_made_again(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = hop.prepare(source, tmp_path / "whole", recipe(), partitions=3)
+    monkeypatch.setattr(work, "QUICK_SECONDS", 0.0)
+    function, made = preparation.make_chunk, list[Any]()
+
+    def interrupted(*arguments: Any) -> Any:
+        if len(made) == 5 and None not in made:
+            made.append(None)
+            raise KeyboardInterrupt
+        made.append(arguments[-2])
+        return function(*arguments)
+
+    monkeypatch.setattr("hopfleet.data.etl.preparation.make_chunk", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hop.prepare(source, tmp_path / "set", recipe(), partitions=3, backend="inline")
+    again = hop.prepare(source, tmp_path / "set", recipe(), partitions=3, backend="inline")
+    assert again.fingerprint == whole.fingerprint
+    assert len(made) == len(set(made)), "each chunk once, and the interruption"
 
 
 def test_room_is_given_back_until_there_was_too_little() -> None:

@@ -2,7 +2,8 @@
 
 With files, a call that is killed goes on where it was, and many rows take no more memory than few. But files take time.
 So the rows of a small source stay in memory, up to a limit; once it is reached, as by a file that was compressed, all
-others are written. What was in memory when a call was killed is made again, in a second or two.
+others are written, and so are rows that a slow recipe has made. What was in memory when a call was killed is made
+again, in a few seconds at most.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ from hopfleet.support.user_code import format_traceback
 
 BATCH_ROWS = 1 << 16
 """Rows of a chunk that a recipe gets at once."""
+
+
+QUICK_SECONDS = 0.5
+"""Seconds within which the rows of a chunk must be made to stay in memory: a call that is killed makes them again."""
 
 
 class TooManyFailures(DataError):
@@ -125,9 +130,10 @@ def make_chunk(
 ) -> Made:  # fmt: skip
     """Prepare the rows of a chunk and write them to ``path``. Raise TooManyFailures if more than ``limit`` fail.
 
-    ``splits`` has the split of each row, a place in ``names``. Where there is room in ``memory``, the rows stay there,
-    and those of the chunk are let go.
+    ``splits`` has the split of each row, a place in ``names``. Where there is room in ``memory``, rows that can be made
+    again in no time stay there, and those of the chunk are let go.
     """
+    began = time.monotonic()
     targets = np.zeros(chunk.rows, np.int64) if splits is None else splits
     if chunk.dataset is not None:
         whole: Any = chunk.dataset
@@ -147,7 +153,8 @@ def make_chunk(
     hashes, size, held = None, 0, None
     if bounds[-1]:
         hashes = row_hashes(taken) if splits is not None else None
-        held = None if memory is None else memory.hold(taken, sum(column.nbytes for column in taken.values()))
+        if memory is not None and time.monotonic() - began < QUICK_SECONDS:
+            held = memory.hold(taken, sum(column.nbytes for column in taken.values()))
     if bounds[-1] and held is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
