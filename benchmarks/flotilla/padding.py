@@ -1,4 +1,4 @@
-"""Trials of different widths: would it pay to pad them to one width and stack them all?
+"""Trials of different widths: does it pay to pad them to one width and stack them all?
 
     python -m benchmarks.flotilla.padding [--quick] [--widths 256 1024]
 
@@ -6,14 +6,13 @@ Perceptrons with two hidden layers of one width, 16 of them, train together on o
 of 256, on a CPU 64-w-w-2 in batches of 32 with one thread. Their widths are w alone, or several from w down to 0.94,
 0.75 or 0.5 of it, with 8, 4 or 2 members each. Three ways are measured in turns, and the shortest unit of each counts:
 
-* *grouped*: members of equal width are stacked, which is what ``fuse="fast"`` does; on CUDA, groups of fewer than four
-  members train side by side;
-* *padded*: all members have the largest width, so that there is one stack. This is the least that padding would cost:
-  the masks that keep the added units at zero are left out;
+* *grouped*: members of equal width are stacked; on CUDA, groups of fewer than four members train side by side;
+* *padded*: smaller members are padded with zeros, so that there is one stack, which ``fuse="fast"`` does on CUDA where
+  few zeros are needed. On a CPU, where it is not done, all members have the largest width instead;
 * *exact*: on CUDA side by side as captured steps, on a CPU in turn.
 
-The ratio is that of padded to grouped: below 1, padding would pay. With one width both are the same, so that row shows
-how exact the others are.
+The ratio is that of padded to grouped: below 1, padding pays. With one width both are the same, so that row shows how
+exact the others are.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from benchmarks.flotilla.workloads import layers, loss
 from benchmarks.row import Row, milliseconds
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.torch.engines.stacked import widths as stacked_widths
 
 MEMBERS = 16
 EACH = (8, 4, 2)
@@ -94,8 +94,8 @@ class Batches:
 class Together:
     """Members of some widths that train together, and the seconds of their shortest unit so far."""
 
-    def __init__(self, where: Place, widths: Sequence[int], *, fast: bool) -> None:
-        self._task, self._fast = Perceptrons(where.inputs), fast
+    def __init__(self, where: Place, widths: Sequence[int], *, fast: bool, pads: bool = True) -> None:
+        self._task, self._fast, self._worth = Perceptrons(where.inputs), fast, stacked_widths.WORTH if pads else 0
         self._batches = Batches(where)
         self._sessions = [
             self._task.framework.open(
@@ -115,8 +115,10 @@ class Together:
     def unit(self) -> float:
         """Train a unit; return its seconds for each batch."""
         began = time.perf_counter()
+        stacked_widths.WORTH, before = self._worth, stacked_widths.WORTH
         flotilla = self._task.framework.flotilla(self._sessions, fast=self._fast)
         results = flotilla.train(self._batches, last=[False] * len(self._sessions))
+        stacked_widths.WORTH = before
         spent = time.perf_counter() - began
         for result in results:
             if isinstance(result, Exception):
@@ -141,8 +143,8 @@ def measure(where: Place) -> list[Row]:
         for smallest, each in ((1.0, MEMBERS), *((part, each) for part in SMALLEST for each in EACH)):
             widths = spread(largest, smallest, each)
             grouped, padded, exact = ways = (
-                Together(where, widths, fast=True),
-                Together(where, [largest] * MEMBERS, fast=True),
+                Together(where, widths, fast=True, pads=False),
+                Together(where, widths if where.device != "cpu" else [largest] * MEMBERS, fast=True),
                 Together(where, widths, fast=False),
             )
             for _ in range(where.rounds):

@@ -101,6 +101,11 @@ def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
     return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether code of others runs when a module is called."""
+    return any(bool(value) for name, value in vars(module).items() if name.endswith("hooks"))
+
+
 def has_step_hooks(optimizer: Optimizer, known: object = None) -> bool:
     """Whether code other than methods of ``known`` runs before or after the steps of an optimizer, or replaces them."""
     tables = (

@@ -19,15 +19,17 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, Batches, Result
 from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.capture import SIZES, Capture, backend_of, batch_key
+from hopfleet.frameworks.torch.engines.capture_backend import OnLane
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
 from hopfleet.frameworks.torch.engines.stacked.common import Differs, words
 from hopfleet.frameworks.torch.engines.stacked.convolutions import Slower, captured_steps, faster_stack
-from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, form, kind_of
+from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, family, form, kind_of
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack, StackCapture
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
+from hopfleet.frameworks.torch.engines.stacked.widths import Alike, together
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import rows_of
 
@@ -75,30 +77,41 @@ class Stacked(Interleaved):
         if self._stacks is None:
             self._stacks = list(self._stacked(members, batch))
             self._losses = [[] for _ in self._stacks]
+            # Large models use the same memory, and convolutions on several streams have been seen to hang.
+            sessions = [stack.sessions[0] for stack, _ in self._stacks]
+            self._abreast_stacks = len(sessions) > 1 and not any(
+                session.large or _compat.convolves(session.model) for session in sessions
+            )
         launched: set[Member] = set()
         self._counts.append(rows_of(batch))
         device = self.sessions[0].device
         quick = randomness.QUICK & randomness.names(device)
         untouched = randomness.current(device, quick)
-        for (stack, stacked), losses in zip(self._stacks, self._losses, strict=True):
-            launched.update(stacked)
-            first = stacked[0]
-            by_batch = first.session.hooks.lr_step == "batch"
-            randomness.put(first.random, device, quick)
-            began = time.perf_counter()
-            with self._timed(stacked):
-                losses.append(self._stepped(stack, first, batch))
-            spent = (time.perf_counter() - began) / len(stacked)
-            first.random |= randomness.current(device, quick)
-            for member in stacked:
-                member.seconds += spent
-                if by_batch and member.session.schedulers:
-                    member.steps.step_schedule()
-            if by_batch:
-                stack.read_settings()
+        with self._lanes() as on_lane:
+            for number, ((stack, stacked), losses) in enumerate(zip(self._stacks, self._losses, strict=True)):
+                launched.update(stacked)
+                first = stacked[0]
+                by_batch = first.session.hooks.lr_step == "batch"
+                randomness.put(first.random, device, quick)
+                began = time.perf_counter()
+                with on_lane(number), self._timed(stacked):
+                    losses.append(self._stepped(stack, first, batch))
+                spent = (time.perf_counter() - began) / len(stacked)
+                first.random |= randomness.current(device, quick)
+                for member in stacked:
+                    member.seconds += spent
+                    if by_batch and member.session.schedulers:
+                        member.steps.step_schedule()
+                if by_batch:
+                    with on_lane(number):
+                        stack.read_settings()
         randomness.put(untouched, device, quick)
         rest = [member for member in members if member not in launched]
         return super()._launch(rest, batch) if rest else []
+
+    def _lanes(self) -> contextlib.AbstractContextManager[OnLane]:
+        """Let stacks step one after another."""
+        return contextlib.nullcontext(lambda number: contextlib.nullcontext())
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         whole = _kept([member.session for member in members])
@@ -144,6 +157,10 @@ class Stacked(Interleaved):
         return self._built(rest, batch) if len(rest) >= self.least else None
 
     def _kinds(self, members: list[Member]) -> list[list[Member]]:
+        """Group the members that are stacked with each other."""
+        return [alike for alike in self._alike(members) if len(alike) >= self.least]
+
+    def _alike(self, members: list[Member]) -> list[list[Member]]:
         """Group the members that can be stacked with each other."""
         kinds: dict[Hashable, list[Member]] = {}
         for member in members:
@@ -154,7 +171,7 @@ class Stacked(Interleaved):
                 kinds.setdefault(kind, []).append(member)
             except Unstackable as reason:
                 self._stack_cache.tell(f"trials train in turn: {reason}")
-        return [alike for alike in kinds.values() if len(alike) >= self.least]
+        return list(kinds.values())
 
     def _stepped(self, stack: Stack, first: Member, batch: Batch) -> Table:
         """Make a step of a stack; replay it if it was captured."""
@@ -176,6 +193,25 @@ class StackedGraphs(Stacked, CudaGraphs):
     """Members of one kind as one captured program, and the others side by side as captured steps."""
 
     least = FEW
+
+    def _lanes(self) -> contextlib.AbstractContextManager[OnLane]:
+        if not self._abreast_stacks:
+            return super()._lanes()
+        return self._cache.abreast(self.sessions[0].device, len(self._stacks or ()))
+
+    def _alike(self, members: list[Member]) -> list[list[Member]]:
+        # Smaller members are padded where that takes less time than a stack of their own.
+        families: dict[Hashable, list[list[Member]]] = {}
+        for alike in super()._alike(members):
+            session = alike[0].session
+            same = family(session), session.counters["units"] == 0, words(session.config, self._stack_cache.splitting)
+            families.setdefault(same if same[0] else id(alike), []).append(alike)
+        found: list[list[Member]] = []
+        for groups in families.values():
+            shapes = [[tuple(weight.shape) for weight in alike[0].session.model.parameters()] for alike in groups]
+            stacks = together([Alike(len(some), of) for some, of in zip(groups, shapes, strict=True)])
+            found += [[member for number in numbers for member in groups[number]] for numbers in stacks]
+        return found
 
     def _made(self, members: list[Member], batch: Batch) -> Stack | None:
         sessions = [member.session for member in members]

@@ -166,7 +166,8 @@ class Gradients:
         if not self._kind:
             first = self._sessions[0]
             differing = sorted(self.config.differing), list(self._scalars)
-            self._kind = f"{id(first.task)} {form(first)} {len(self._sessions)} {self.config} {differing}"
+            sizes = len(self._sessions), self._layout.shapes
+            self._kind = f"{id(first.task)} {form(first)} {sizes} {self.config} {differing}"
         return self._kind, *(
             (name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from hopfleet.frameworks.torch.session import TorchSession
 
 ALIGNED = 32
 """Elements. Each parameter begins at a multiple of this; matrix products are slow on unaligned parameters."""
+
+
+Shape = tuple[int, ...]
 
 
 class Group(NamedTuple):
@@ -37,19 +41,21 @@ class Layout:
         self.by_parameter = first.cache.part(GraphCache).backend.captures_on(first.device)
         self.rows = range(len(sessions))
         names = {id(parameter): name for name, parameter in first.model.named_parameters()}
+        #: The shapes of all parameters: the largest among the members. Those of a smaller one are padded with zeros.
+        self.shapes = [largest(shapes) for shapes in zip(*map(self._shapes, self.rows), strict=True)]
+        self.padded = any(self._shapes(row) != self.shapes for row in self.rows)
         self.groups: list[Group] = []
         self.names: list[str] = []
         self.columns: list[slice] = []
         for group in first.optimizers[0].param_groups:
             number, start, first_name = len(self.groups), self.width, len(self.names)
             for parameter in group["params"]:
+                first_column, count = self.width, math.prod(self.shapes[len(self.names)])
                 self.names.append(names[id(parameter)])
-                first_column = self.width
-                self.columns.append(slice(first_column, first_column + parameter.numel()))
+                self.columns.append(slice(first_column, first_column + count))
             parameters = slice(first_name, len(self.names))
             pieces = parameters if self.by_parameter else slice(number, number + 1)
             self.groups.append(Group(parameters, slice(start, self.width), pieces, {}))
-        self.shapes = [tuple(parameter.shape) for parameter in self.parameters(0)]
 
     @property
     def width(self) -> int:
@@ -58,6 +64,14 @@ class Layout:
     def parameters(self, row: int) -> list[torch.nn.Parameter]:
         """Return the parameters of one member, in the order of the columns."""
         return [p for group in self._sessions[row].optimizers[0].param_groups for p in group["params"]]
+
+    def _shapes(self, row: int) -> list[Shape]:
+        return [tuple(parameter.shape) for parameter in self.parameters(row)]
+
+    def own(self, table: Table, row: int, number: int, shape: Shape) -> Table:
+        """Return the part of a table that belongs to a parameter of one member, given by its number and shape."""
+        whole = table[row, self.columns[number]].view(self.shapes[number])
+        return whole[tuple(slice(size) for size in shape)]
 
     def views(self, table: Table) -> dict[str, Table]:
         """Return the part of each parameter in a table, by its name in the loss module."""
@@ -75,8 +89,8 @@ class Layout:
         """Lay out values for some parameters, of one member or of all, as in the table, with zeros in the gaps."""
         pieces: list[Table] = []
         ends = [*(columns.start for columns in self.columns[1:]), self.width]
-        for value, columns, end in zip(values, self.columns[some], ends[some], strict=True):
-            pieces.append(value.reshape(*rows, -1))
+        for value, columns, end, shape in zip(values, self.columns[some], ends[some], self.shapes[some], strict=True):
+            pieces.append((value if rows else _grown(value, shape)).reshape(*rows, -1))
             if columns.stop < end:
                 pieces.append(value.new_zeros(*rows, end - columns.stop))
         return torch.cat(pieces, dim=-1)
@@ -91,3 +105,16 @@ class Layout:
         if not self.by_parameter:
             pieces = [self.joined(pieces, group) for group in self.groups]
         return [*pieces, losses.detach()]
+
+
+def largest(shapes: Sequence[Shape]) -> Shape:
+    """Return a shape into which all shapes fit."""
+    return tuple(map(max, zip(*shapes, strict=True)))
+
+
+def _grown(value: Table, shape: Shape) -> Table:
+    """Pad a parameter with zeros to a shape; leave values that are laid out already as they are."""
+    if value.ndim != len(shape) or value.shape == shape:
+        return value
+    missing = [wanted - size for wanted, size in zip(shape, value.shape, strict=True)]
+    return torch.nn.functional.pad(value, [each for count in reversed(missing) for each in (0, count)])

@@ -276,7 +276,12 @@ def join_activations(model: torch.nn.Module) -> None:
     for sequence in [module for module in model.modules() if type(module) is torch.nn.Sequential]:
         for (name, layer), (next_name, then) in itertools.pairwise(_compat.children(sequence)):
             activation = _activation_of(then)
-            if type(layer) is torch.nn.Linear and activation and not _hooked(layer) and not _hooked(then):
+            if (
+                type(layer) is torch.nn.Linear
+                and activation
+                and not _compat.has_hooks(layer)
+                and not _compat.has_hooks(then)
+            ):
                 setattr(sequence, name, Activated(layer, activation))
                 setattr(sequence, next_name, torch.nn.Identity())
 
@@ -287,7 +292,3 @@ def _activation_of(module: torch.nn.Module) -> str:
     if type(module) is torch.nn.GELU:
         return {"none": "gelu", "tanh": "tanh-gelu"}.get(module.approximate, "")
     return ""
-
-
-def _hooked(module: torch.nn.Module) -> bool:
-    return any(bool(value) for name, value in vars(module).items() if name.endswith("hooks"))

@@ -9,6 +9,7 @@ import torch
 
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.updates import ALIKE, UPDATES, state_names
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.trial import Hooks
@@ -75,13 +76,22 @@ def kind_of(session: TorchSession) -> Hashable:
     return form(session), session.counters["units"] == 0
 
 
-def form(session: TorchSession) -> str:
-    """Return what members have in common that are computed alike, but for values of the configuration."""
+def form(session: TorchSession, *, widths: bool = True) -> str:
+    """Return what members have in common that are computed alike, but for values of the configuration.
+
+    Without ``widths``, their linear layers may have different numbers of inputs and outputs.
+    """
     optimizer = session.optimizers[0]
-    layers = [(name, type(module), *_traits(module)) for name, module in session.model.named_modules()]
+    layers = [
+        (name, type(module), *(_traits(module) if widths or type(module) is not torch.nn.Linear else ()))
+        for name, module in session.model.named_modules()
+    ]
     names = {id(value): name for name, value in session.model.named_parameters()}
     tensors = [*session.model.named_parameters(), *session.model.named_buffers()]
-    shapes = [(name, tuple(value.shape), value.dtype, value.requires_grad) for name, value in tensors]
+    shapes = [
+        (name, tuple(value.shape) if widths else value.ndim, value.dtype, value.requires_grad)
+        for name, value in tensors
+    ]
     common = sorted((one.name, one.tensor.data_ptr()) for one in session.shared)
     groups = [
         (
@@ -95,6 +105,30 @@ def form(session: TorchSession) -> str:
         (layers, shapes, common, type(optimizer), groups, session.options, session.hooks.lr_step, session.device)
     )
 
+
+def family(session: TorchSession) -> str:
+    """Return what members have in common that can be stacked if the smaller ones are padded with zeros.
+
+    Empty if a member cannot be padded: it must be a sequence of linear layers and others that leave zeros as they are.
+    So what is added to a layer has no effect, has no gradient, and stays zero.
+    """
+    modules, optimizer = list(session.model.modules()), session.optimizers[0]
+    linear = [one for one in modules if type(one) is torch.nn.Linear]
+    weights = [weight for one in linear for weight in one.parameters()]
+    once = sum(len(_compat.children(one)) for one in modules) == len(modules) - 1 and len(set(weights)) == len(weights)
+    trained = {weight for group in optimizer.param_groups for weight in group["params"]} == set(weights)
+    if not linear or not once or not trained:
+        return ""
+    if any(type(one) not in GROWING or _compat.has_hooks(one) for one in modules):
+        return ""
+    return f"{linear[0].in_features} {linear[-1].out_features} {form(session, widths=False)}"
+
+
+GROWING = (
+    *(torch.nn.Sequential, torch.nn.Linear, torch.nn.Identity, torch.nn.Dropout, torch.nn.ReLU, torch.nn.LeakyReLU),
+    *(torch.nn.ELU, torch.nn.GELU, torch.nn.SiLU, torch.nn.Tanh, torch.nn.ReLU6, torch.nn.Softsign),
+)
+"""Layers that may get more inputs and outputs: zeros stay zeros in them."""
 
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 """Types of attributes that a module may compute with, and that can be compared."""

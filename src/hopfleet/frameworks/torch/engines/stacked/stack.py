@@ -40,9 +40,16 @@ class Stack:
         rows = [layout.in_columns([p.detach() for p in layout.parameters(row)]) for row in layout.rows]
         self.weights = torch.stack(rows)
         parameters = layout.views(self.weights)
+        #: For padded members, which keep tensors of their own: each of these, and the part of a table that it is given
+        #: after a unit. Other members use their rows.
+        self._kept: list[tuple[Table, Table]] = []
         for row in layout.rows:
-            for parameter, columns, shape in zip(layout.parameters(row), layout.columns, layout.shapes, strict=True):
-                parameter.data = self.weights[row, columns].view(shape)
+            for number, parameter in enumerate(layout.parameters(row)):
+                part = layout.own(self.weights, row, number, tuple(parameter.shape))
+                if layout.padded:
+                    self._kept.append((parameter.data, part))
+                else:
+                    parameter.data = part
         self._gather()
         self.gradients = Gradients(sessions, layout, parameters)
         self.onednn = True
@@ -86,11 +93,11 @@ class Stack:
         counts = []
         for row, optimizer in enumerate(optimizers):
             count = 0.0
-            for parameter, columns in zip(self._layout.parameters(row), self._layout.columns, strict=True):
-                state = optimizer.state.get(parameter, {})
+            for number, parameter in enumerate(self._layout.parameters(row)):
+                state, shape = optimizer.state.get(parameter, {}), tuple(parameter.shape)
                 for name in wanted:
                     if state.get(name) is not None:
-                        self.state[name][row, columns] = state[name].reshape(-1)
+                        self._layout.own(self.state[name], row, number, shape).copy_(state[name])
                         count = max(count, 2.0)  # SGD counts no steps; its update only asks whether this is the first
                 count = float(state["step"]) if "step" in state else count
             counts.append([count])
@@ -221,6 +228,7 @@ class Stack:
     @property
     def whole(self) -> bool:
         """Whether all members still use their rows: none was loaded anew or has trained without the others."""
+        kept = {own.data_ptr() for own, _ in self._kept}
         for row, session in enumerate(self.sessions):
             if session.counters["units"] != self._units[row] + 1:
                 return False
@@ -230,8 +238,10 @@ class Stack:
                 parameter, columns = group["params"][0], self._layout.columns[known.parameters.start]
                 state = optimizer.state.get(parameter, {})
                 pairs = [(parameter, self.weights), *((state.get(name), table) for name, table in self.state.items())]
-                if any(own is None or own.data_ptr() != _place(table, row, columns) for own, table in pairs):
-                    return False
+                for own, table in pairs:
+                    place = None if own is None else own.data_ptr()
+                    if place not in (kept or {_place(table, row, columns)}):
+                        return False
         return True
 
     def settle(self) -> None:
@@ -243,9 +253,11 @@ class Stack:
             self._hand_out()
         for counts in self._counts.values():
             counts.copy_(self.steps.expand_as(counts))
+        for own, part in self._kept:
+            own.copy_(part)
 
     def _hand_out(self) -> None:
-        """Let the state of every optimizer consist of views of its rows."""
+        """Let the state of every optimizer consist of views of its rows, or, if it is padded, of tensors of its own."""
         for row, session in enumerate(self.sessions):
             optimizer, update = session.optimizers[0], session.updates[0]
             places = {id(p): number for number, p in enumerate(self._layout.parameters(row))}
@@ -257,7 +269,10 @@ class Stack:
                 for parameter in group["params"]:
                     number, state = places[id(parameter)], optimizer.state[parameter]
                     for name in state_names(optimizer, group):
-                        state[name] = self.state[name][row, self._layout.columns[number]].view(parameter.shape)
+                        state[name] = part = self._layout.own(self.state[name], row, number, tuple(parameter.shape))
+                        if self._layout.padded:
+                            state[name] = torch.empty_like(parameter)
+                            self._kept.append((state[name], part))
                     if type(optimizer) is not torch.optim.SGD:
                         state["step"] = self._counts[device][row, number]
 
