@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hopfleet.frameworks.torch.engines.stacked.layout import Shape, largest
 
 WORTH = 4 << 20
-"""Numbers. A further stack takes as long as this many more numbers in one stack; see ``benchmarks.flotilla.padding``."""
+"""Numbers. A further stack takes as long as this many more numbers in one; see ``benchmarks.flotilla.padding``."""
 
 
 class Alike(NamedTuple):
