@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import Placement
 from hopfleet.errors import ExperimentExists, UsageError
 from hopfleet.frameworks.torch import settings
 from tests.helpers.sample_tasks import Plain, arrays
@@ -172,3 +173,18 @@ def test_workers_have_a_queue_for_each_stream_unless_told_otherwise(given, monke
     framework = hop.TorchTask().framework
     framework.apply(framework.settings())
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == (given or "32")
+
+
+def test_the_device_of_a_worker_is_the_current_one(monkeypatch):
+    """Engines use streams of the current device; torch itself would guard each operation alone."""
+    made: list[str] = []
+
+    def make(device: str) -> None:
+        made.append(device)
+        raise RuntimeError("there is no such device")
+
+    monkeypatch.setattr(torch.cuda, "set_device", make)
+    with pytest.raises(RuntimeError, match="no such device"):
+        Plain().framework.open({"lr": 0.1}, seed=0, placement=Placement.on("cuda:1"), threads=1)
+    Plain().framework.open({"lr": 0.1}, seed=0, placement=Placement.on("cpu"), threads=1)
+    assert made == ["cuda:1"]

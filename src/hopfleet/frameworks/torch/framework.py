@@ -59,6 +59,8 @@ class TorchFramework(Framework):
     ) -> TorchSession:
         session: TorchSession
         if placement.strategy == SINGLE.strategy:
+            if placement.kind == "cuda":
+                torch.cuda.set_device(placement.device)  # engines use streams and kernels of the current device
             session = TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
         else:
             session = self._open_on_team(config, seed, placement, threads, cache)
