@@ -19,7 +19,7 @@ from hopfleet.data.etl.dealing import Deal
 from hopfleet.data.etl.memory import Held, Memory
 from hopfleet.data.etl.objects import Unreachable
 from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
-from hopfleet.data.etl.statistics import is_coded_text
+from hopfleet.data.etl.statistics import is_coded_text, whole
 from hopfleet.data.files import map_cells, write_cells, write_partition
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
@@ -136,13 +136,12 @@ def make_chunk(
     began = time.monotonic()
     targets = np.zeros(chunk.rows, np.int64) if splits is None else splits
     if chunk.dataset is not None:
-        whole: Any = chunk.dataset
         cells, failures, good = _stored(chunk), list(chunk.failures), np.arange(chunk.rows)
     else:
-        whole = read_rows(chunk, prepared.layout)
+        table = read_rows(chunk, prepared.layout)
         if splits is not None and prepared.recipe.by_split:
-            whole = whole.append_column(SPLIT, pa.array([names[split] for split in splits], pa.string()))
-        cells, failures, good = _prepare(chunk, prepared, whole, limit)
+            table = table.append_column(SPLIT, pa.array([names[split] for split in splits], pa.string()))
+        cells, failures, good = _prepare(chunk, prepared, table, limit)
     targets = targets[good]
     order = np.argsort(targets, kind="stable")
     taken = cells if splits is None else {name: column.take(order) for name, column in cells.items()}
@@ -260,10 +259,7 @@ def _cells(prepared: Prepared, table: pa.Table) -> dict[str, Cells]:
 
 def _values(name: str, column: Any) -> Any:
     if isinstance(column, pa.Array | pa.ChunkedArray):
-        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.concat_arrays(array.chunks)
-        return arrow_cells(name, array, 0)
+        return arrow_cells(name, whole(column), 0)
     if isinstance(column, np.ndarray):
         return column
     return list(column)
@@ -296,8 +292,8 @@ def gather(mades: Sequence[Made], share: Share, columns: Mapping[str, Column]) -
             cells, rows = made.cells(), some.astype(np.intp) + made.bounds[share.split]
             for name in columns:
                 builders[name].take(cells[name], rows)
-    whole = {name: builder.cells() for name, builder in builders.items()}
-    return write_partition(share.path, columns, whole, sync=False)
+    gathered = {name: builder.cells() for name, builder in builders.items()}
+    return write_partition(share.path, columns, gathered, sync=False)
 
 
 WIDE = 256
