@@ -58,6 +58,7 @@ def setting(seed: int) -> Setting:
         together=rng.choice([0, 2, 8]),
         sticky=rng.random() < 0.3,
         lookahead=rng.random() < 0.5,
+        brisk=rng.random() < 0.5,
     )
 
 

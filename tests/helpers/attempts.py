@@ -81,25 +81,48 @@ class Attempts:
             assert same, f"a flotilla of two kinds: {other}, {start}"
         else:
             assert len(groups) == start.lookahead, f"two attempts at once: {groups}, {start}"
-        assert start.model.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
         twins = [other for crew in self.running.values() for other in crew.values() if other.trial == start.trial]
+        if start.lookahead and start.unit.trains and any(other.trial == start.trial for other in crew.values()):
+            (before,) = twins
+            self._check_goes_on(before, start)
+            crew[start.attempt] = start
+            return
+        assert start.model.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
         alone = start.unit.trains or any(other.unit.trains for other in twins)
         assert not (twins and alone), f"a model at two places: {twins}, {start}"
         crew[start.attempt] = start
+
+    def _check_goes_on(self, before: m.RunUnit, start: m.RunUnit) -> None:
+        """A trial goes on where it is, with another partition of the epoch and the model that it is about to make."""
+        assert before.unit.trains and before.worker == start.worker, f"a model at two places: {before}, {start}"
+        assert start.model == (start.trial, before.model.version + 1, None), f"not what comes next: {before}, {start}"
+        begun = (start.unit.epoch - 1) * self.partitions
+        done = {*self.visits[start.trial][begun:], before.unit.partition}
+        assert before.unit.epoch == start.unit.epoch, f"how an epoch ends is waited for: {before}, {start}"
+        assert start.unit.partition not in done, f"a partition twice: {before}, {start}"
 
     def _end(self, end: m.UnitFinished | m.UnitFailed | m.UnitStopped) -> None:
         start = self.running.get(end.worker, {}).pop(end.attempt, None)
         assert start is not None, f"not an attempt that runs ({self.running.get(end.worker)}): {end}"
         assert start.unit == end.unit, f"{start}: {end}"
-        if isinstance(end, m.UnitFinished) and end.unit.trains:
-            assert end.version == start.model.version + 1, f"{start}: {end}"
+        if not isinstance(end, m.UnitFinished):
+            self._end_what_follows(end.worker, end.trial)
+        elif end.unit.trains:
+            assert end.version == start.model.version + 1 == len(self.visits[end.trial]) + 1, f"{start}: {end}"
             assert (end.version - 1) // self.partitions + 1 == end.unit.epoch, f"a wrong epoch: {end}"
             self.visits[end.trial].append(end.unit.partition)
             self.finished += 1
 
     def _give_up(self, lost: m.VersionLost) -> None:
         """A worker that could not load its model does nothing."""
-        self.running.get(lost.worker or "", {}).pop(lost.attempt, None)
+        if self.running.get(lost.worker or "", {}).pop(lost.attempt, None) is not None:
+            self._end_what_follows(lost.worker or "", lost.trial)
+
+    def _end_what_follows(self, worker: str, trial: str) -> None:
+        """What a trial was to do after a unit that did not happen does not happen either."""
+        crew = self.running[worker]
+        for attempt in [attempt for attempt, start in crew.items() if start.trial == trial]:
+            del crew[attempt]
 
     def _forget(self, ref: VersionRef) -> None:
         """The file of a save is gone; if another one is that version by now, it stays."""

@@ -225,6 +225,7 @@ class Controller:
         # A save goes out before the start that would make its worker forget the model.
         yield from self._each(touched, lambda progress: keep_versions(state, progress, begun))
         yield from starts
+        yield from self.dispatcher.go_on(state)
         yield from release_workers(state)
         yield from finish(state)
 

@@ -209,6 +209,13 @@ class Progress:
         owed = {forced[0]} if forced else self.todo - {partition}
         return readable is None or bool(owed & readable)
 
+    def owed_after(self, partition: int, readable: Readable) -> set[int]:
+        """Return the ``readable`` partitions of the same epoch that may come after the unit on ``partition``."""
+        owed = self.todo - {partition}
+        if len(self.forced) > 1:
+            owed &= {self.forced[1]}
+        return owed if readable is None else owed & readable
+
     def visit(self, partition: int) -> None:
         self.visits.append(partition)
         self.todo.discard(partition)

@@ -10,7 +10,7 @@ InvariantBroken with the trial's story if it would. Nothing else changes the pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from hopfleet.domain.placement import TeamShape
@@ -315,9 +315,10 @@ class Schedule(ScheduleView):
         if lookahead and not slot.units:
             raise InvariantBroken(f"exclusive access: {worker} runs nothing that {unit} could come after")
         if unit.trains:
-            if progress.trains_on is not None or progress.evaluates_on:
+            goes_on = lookahead and slot.trains(unit.trial)
+            if (progress.trains_on is not None and not goes_on) or progress.evaluates_on:
                 raise InvariantBroken(f"isolation: {unit}, but it runs already: {progress.story()}")
-            if unit.partition not in self.options(progress, slot) or unit.epoch != progress.epoch:
+            if unit.partition not in self._owed(progress, slot, goes_on=goes_on) or unit.epoch != progress.epoch:
                 raise InvariantBroken(f"completeness: {unit} is not owed on {worker}: {progress.story()}")
             progress.trains_on = worker
             self._begin_epoch(progress, unit.epoch)
@@ -333,6 +334,13 @@ class Schedule(ScheduleView):
             self._begin(slot)
         self.idle.pop(worker, None)
         self._refresh(progress)
+
+    def _owed(self, progress: Progress, slot: Slot, *, goes_on: bool) -> Collection[int]:
+        """Return the partitions that a trial may train on next, or after its unit if it ``goes_on`` at ``slot``."""
+        if not goes_on:
+            return self.options(progress, slot)
+        assert slot.unit is not None
+        return progress.owed_after(slot.unit.partition, slot.partitions)
 
     def _begin_epoch(self, progress: Progress, epoch: int) -> None:
         """Count an epoch when its first unit starts."""
@@ -374,9 +382,10 @@ class Schedule(ScheduleView):
         self.estimates.measured(unit.trial, progress.trial.number, worker, unit.partition, seconds)
 
     def abandon(self, worker: str, trial: str) -> None:
-        """running -> waiting: the unit of a trial did not happen."""
+        """running -> waiting: the unit of a trial did not happen, and so no other can follow it."""
         slot = self.slots[worker]
-        self._refresh(self._release(slot, slot.unit_of(trial)))
+        for unit in [unit for unit in slot.told if unit.trial == trial]:
+            self._refresh(self._release(slot, unit))
 
     def give_up(self, worker: str, trial: str) -> None:
         """running -> waiting: the unit of a trial was given up halfway, and its worker has dropped the model."""
@@ -387,11 +396,11 @@ class Schedule(ScheduleView):
 
     def _release(self, slot: Slot, unit: Unit) -> Progress:
         progress = self.trials[unit.trial]
-        if unit.trains:
-            progress.trains_on = None
-        else:
-            del progress.evaluates_on[unit.partition]
         del (slot.units if unit in slot.units else slot.lookahead)[unit]
+        if not unit.trains:
+            del progress.evaluates_on[unit.partition]
+        elif not (slot.lookahead and slot.trains(unit.trial)):
+            progress.trains_on = None
         if not slot.units:
             slot.overdue = ""
             slot.units, slot.flotilla = slot.lookahead, slot.lookahead_flotilla

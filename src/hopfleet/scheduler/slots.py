@@ -19,7 +19,7 @@ class Slot:
     #: The units that it runs now, with their attempts: one, or those of a flotilla.
     units: dict[Unit, int] = field(default_factory=dict)
     flotilla: int = 0
-    #: The same for the units that come next.
+    #: The same for the units that come next: of other trials, or of trials that go on here.
     lookahead: dict[Unit, int] = field(default_factory=dict)
     lookahead_flotilla: int = 0
     #: The schedule's time when its current units began, as far as events have told.
@@ -47,6 +47,14 @@ class Slot:
     def told(self) -> dict[Unit, int]:
         """All units that it was told to run and that have not ended, current ones first."""
         return self.units | self.lookahead if self.lookahead else self.units
+
+    def trains(self, trial: str) -> bool:
+        """Whether it was told to run a training unit of a trial that has not ended."""
+        for units in (self.units, self.lookahead):
+            first = next(iter(units), None)  # units of one flotilla differ in the trial alone
+            if first is not None and first.trains and Unit(trial, first.epoch, first.partition) in units:
+                return True
+        return False
 
     def unit_of(self, trial: str) -> Unit:
         """Return the unit of a trial on this worker."""

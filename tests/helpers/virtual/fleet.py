@@ -52,7 +52,8 @@ class FakeWorker:
     alive: bool = True
     hears: bool = True  #: commands reach it
     heard: bool = True  #: its reports get through
-    late: bool = False  #: they take their time, each its own
+    late: bool = False  #: they take their time, each its own; those of units keep their order
+    reported: float = 0.0  #: when the last report of a unit arrives, if it is late
     lost: m.WorkerLost | None = None  #: what tells the controller that it is dead
 
 
@@ -119,7 +120,10 @@ class Fleet:
         if worker.heard and not worker.late:
             return event
         if worker.heard:
-            self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0, 9.0]), lambda: event, worker)
+            when = self.clock + self.rng.choice([0.0, 0.5, 3.0, 9.0])
+            if isinstance(event, m.UnitFinished | m.UnitFailed | m.UnitStopped):
+                when = worker.reported = max(when, worker.reported)
+            self.later(when, lambda: event, worker)
         return None
 
     def send(self, command: m.Command) -> None:
@@ -242,7 +246,8 @@ class Fleet:
         models = [(command, *found) for command in crew if (found := self._load(worker, command)) is not None]
         # A model that is being saved must not be trained meanwhile.
         started = max(self.clock, worker.saves_end)
-        ended = started + sum(1.0 if self.setting.steady else self.rng.choice(UNIT_SECONDS) for _ in models)
+        seconds = sum(1.0 if self.setting.steady else self.rng.choice(UNIT_SECONDS) for _ in models)
+        ended = started + seconds / (20 if self.setting.brisk else 1)
         worker.running = [command for command, *_ in models]
         for command, model, hopped in models:
             done = partial(self._done, worker, command, model, hopped, started, ended, len(models))

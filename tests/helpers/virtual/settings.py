@@ -40,6 +40,7 @@ class Setting:
     max_live: int = 256
     seed: int = 0
     steady: bool = True  #: every unit takes one second
+    brisk: bool = False  #: units take a twentieth of the time
     save_seconds: float = 0.0  #: at most
     faults: tuple[Fault, ...] = ()
     together: int = 0  #: the most trials that train together; 0: none do

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hopfleet.controller.decisions.versions import ref_of, save_ahead
+from hopfleet.controller.decisions.versions import at_risk, ref_of, save_ahead
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit
@@ -19,6 +19,10 @@ from hopfleet.scheduler.timeouts import estimate
 HALF = 0.5
 """Part of a unit's expected time after which its worker learns what comes next: late enough to know which trials are
 free, and early enough for a model to arrive."""
+
+SOON = 2.0
+"""Expected seconds of a flotilla's unit up to which the next one is told ahead: as long as a person waits longer for a
+pause or an end."""
 
 SLACK = 2
 """Groups of trials per worker that let models travel while others train."""
@@ -41,6 +45,26 @@ class Dispatcher:
             if assignment is None:
                 return
             yield from self._begin(state, assignment)
+
+    def go_on(self, state: State) -> Iterator[m.RunUnit]:
+        """Tell the only worker what its flotilla does next in this epoch, so that it goes on without an answer.
+
+        No other trial waits for the worker, so it would go on with the same trials anyway.
+        """
+        schedule = state.schedule
+        if self.fusion is None or len(schedule.slots) != 1 or schedule.starting or state.ending or state.stands:
+            return
+        (slot,) = schedule.slots.values()
+        if slot.unit is None or not slot.flotilla or slot.lookahead or slot.retired or slot.overdue or state.stopped:
+            return
+        expected = estimate(schedule, slot) if slot.unit.trains else None
+        if expected is None or expected > SOON or schedule.ready or schedule.awaiting:
+            return
+        crew = [schedule.trials[unit.trial] for unit in slot.units]
+        owed = set.intersection(*(progress.owed_after(slot.unit.partition, slot.partitions) for progress in crew))
+        if owed and not any(progress.outcome or at_risk(state, progress, progress.version + 1) for progress in crew):
+            units = [Unit(progress.trial.id, slot.unit.epoch, min(owed)) for progress in crew]
+            yield from self._start(state, slot, units, lookahead=True)
 
     def look_ahead(self, state: State, ages: Mapping[str, float]) -> Iterator[m.Message]:
         """Tell workers what comes next, given for how many seconds each has run its current unit."""
@@ -79,16 +103,21 @@ class Dispatcher:
                 state.schedule, slot, assignment.unit, self.fusion, state.schedule.starting, groups, assignment.together
             )
             units = state.schedule.affordable(units)
+        return self._start(state, slot, units, lookahead=lookahead)
+
+    def _start(self, state: State, slot: Slot, units: Sequence[Unit], *, lookahead: bool) -> Iterator[m.RunUnit]:
         flotilla = state.next_attempt if len(units) > 1 else 0
         for unit in units:
-            start = _start(state, slot.worker, unit, flotilla, more=unit is not units[-1], lookahead=lookahead)
+            start = _command(state, slot.worker, unit, flotilla, more=unit is not units[-1], lookahead=lookahead)
             state.decide(start)
             yield start
 
 
-def _start(state: State, worker: str, unit: Unit, flotilla: int, *, more: bool, lookahead: bool) -> m.RunUnit:
+def _command(state: State, worker: str, unit: Unit, flotilla: int, *, more: bool, lookahead: bool) -> m.RunUnit:
     progress = state.schedule.trials[unit.trial]
-    model, digest = ref_of(progress, progress.version)
-    last = unit.trains and (progress.version + 1) % state.schedule.partitions == 0
-    metric = progress.last_metric if unit.trains else None
+    goes_on = progress.trains_on is not None
+    version = progress.version + goes_on
+    model, digest = ref_of(progress, version)
+    last = unit.trains and (version + 1) % state.schedule.partitions == 0
+    metric = progress.last_metric if unit.trains and not goes_on else None
     return m.RunUnit(worker, unit, state.next_attempt, model, last, digest, flotilla, more, lookahead, metric)

@@ -30,8 +30,7 @@ def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> I
     # Once its worker trains on, a version that waits is in the worker's copy alone, and follows with the next save.
     told = progress.told(version, durable=durable, waits=waits or progress.trains_on is not None)
     if goes_on and trial in begun:
-        unsaved = version - max(progress.saved, default=0)
-        goes_on = unsaved * state.schedule.unit_seconds(progress) < AT_RISK
+        goes_on = not at_risk(state, progress, version)
     if version and not enough and not told and (boundary or not goes_on):
         worker = progress.holder or _keeper(state, progress)
         if worker is not None:
@@ -39,6 +38,11 @@ def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> I
             ref, replaces = state.next_ref(trial, version), _replaceable(progress)
             yield state.decide(m.SaveVersion(worker, ref, durable, before.attempt, digest, waits, replaces))
     yield from drop(state, progress, needed_versions(progress))
+
+
+def at_risk(state: State, progress: Progress, version: int) -> bool:
+    """Whether too much training would be lost with a version that is in one worker's memory alone."""
+    return (version - max(progress.saved, default=0)) * state.schedule.unit_seconds(progress) >= AT_RISK
 
 
 def _stays(state: State, progress: Progress) -> bool:

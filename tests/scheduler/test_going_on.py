@@ -1,0 +1,248 @@
+"""Flotillas that go on where they are: the only worker knows the next partition before it has finished the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hopfleet.controller.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Unit
+from hopfleet.errors import InvariantBroken
+from hopfleet.scheduler.invariants import validate, validate_history
+from tests.helpers.schedule_desk import Desk
+from tests.helpers.virtual.driver import Driver
+from tests.helpers.virtual.settings import Fault, Setting, controller_of
+
+# --------------------------------------------------------------------------------------------- the state machine
+
+
+def together(desk: Desk, partition: int, attempt: int, *, lookahead: bool = False) -> None:
+    for number in (1, 2):
+        unit = Unit(f"t{number}", 1, partition)
+        desk.schedule.start("w1", unit, attempt + number, attempt, lookahead=lookahead)
+        validate(desk.schedule)
+
+
+def test_a_trial_is_told_what_follows_its_own_unit():
+    desk = Desk(None, trials=2, partitions=3, valid=0)
+    together(desk, 0, 10)
+    together(desk, 2, 20, lookahead=True)
+    slot = desk.schedule.slots["w1"]
+    for number in (1, 2):
+        desk.schedule.finish("w1", Unit(f"t{number}", 1, 0), 1.0, {})
+        validate(desk.schedule)
+        assert desk[f"t{number}"].trains_on == "w1" and not desk.schedule.ready
+    assert (list(slot.units), slot.flotilla, slot.lookahead) == ([Unit("t1", 1, 2), Unit("t2", 1, 2)], 20, {})
+    for number in (1, 2):
+        desk.schedule.finish("w1", Unit(f"t{number}", 1, 2), 1.0, {})
+    validate(desk.schedule)
+    assert [desk[trial].visits for trial in ("t1", "t2")] == [[0, 2], [0, 2]]
+    assert sorted(desk.schedule.ready) == ["t1", "t2"] and list(desk.schedule.idle) == ["w1"]
+
+
+@pytest.mark.parametrize("end", ["abandon", "give_up"])
+def test_nothing_follows_a_unit_that_did_not_happen(end):
+    desk = Desk(None, trials=2, partitions=3, valid=0)
+    together(desk, 0, 10)
+    together(desk, 1, 20, lookahead=True)
+    getattr(desk.schedule, end)("w1", "t1")
+    validate(desk.schedule)
+    assert desk["t1"].trains_on is None and desk["t1"].visits == []
+    assert not desk.schedule.accepts("w1", Unit("t1", 1, 1), 21), "a report of what was to follow comes too late"
+    desk.schedule.finish("w1", Unit("t2", 1, 0), 1.0, {})
+    assert list(desk.schedule.slots["w1"].units) == [Unit("t2", 1, 1)]
+    desk.schedule.abandon("w1", "t2")
+    assert sorted(desk.schedule.ready) == ["t1", "t2"] and desk["t2"].visits == [0]
+
+
+def test_a_lost_worker_had_not_begun_what_was_to_follow():
+    desk = Desk(None, trials=2, partitions=3, valid=0)
+    together(desk, 0, 10)
+    together(desk, 1, 20, lookahead=True)
+    assert desk.schedule.leave("w1") == {Unit("t1", 1, 0): 11, Unit("t2", 1, 0): 12}
+    validate(desk.schedule)
+    assert sorted(desk.schedule.ready) == ["t1", "t2"]
+
+
+@pytest.mark.parametrize(
+    ("worker", "unit", "words"),
+    [
+        ("w1", Unit("t1", 1, 0), "completeness: t1 trains on partition 0 in epoch 1 is not owed"),
+        ("w1", Unit("t1", 2, 1), "completeness: t1 trains on partition 1 in epoch 2 is not owed"),
+        ("w2", Unit("t1", 1, 1), "isolation: t1 trains on partition 1 in epoch 1, but it runs already"),
+    ],
+)
+def test_a_trial_goes_on_in_its_epoch_and_at_its_worker(worker, unit, words):
+    desk = Desk(None, None, trials=2, valid=0)
+    desk.schedule.start("w1", Unit("t1", 1, 0), 1)
+    desk.schedule.start("w2", Unit("t2", 1, 0), 2)
+    with pytest.raises(InvariantBroken, match=words):
+        desk.schedule.start(worker, unit, 3, lookahead=True)
+
+
+def test_a_fixed_order_is_kept():
+    desk = Desk(None, partitions=3, valid=0)
+    progress = desk["t1"]
+    assert progress.owed_after(1, None) == {0, 2} and progress.owed_after(1, frozenset({1, 2})) == {2}
+    progress.forced.extend([1, 2, 0, 2])
+    assert progress.owed_after(1, None) == {2}
+    for partition in (1, 2):
+        progress.visit(partition)
+    assert progress.owed_after(0, None) == set(), "the order goes on in the next epoch"
+
+
+# ------------------------------------------------------------------------------------------- the controller
+
+
+class Bench:
+    """A worker that has trained flotillas of four trials for an epoch, with units of ``seconds``."""
+
+    def __init__(self, seconds: float = 0.2, workers: int = 1, **options: object) -> None:
+        setting = Setting(**{"trials": 4, "partitions": 4, "epochs": 3, "together": 4, **options})
+        self.controller: Controller = controller_of(setting)
+        self.seconds, self.clock = seconds, 0.0
+        self.log = self.tell(m.RunStarted("test", workers))
+        for number in range(workers):
+            self.starts = self.tell(m.WorkerJoined(f"w{number + 1}", Placement.on("fake")))
+
+    def tell(self, *events: m.Event) -> list[m.Message]:
+        follow = self.controller.take(events)
+        validate(self.controller.schedule)
+        return follow[len(events) :]
+
+    def reports(self, *, without: Sequence[str] = ()) -> list[m.Event]:
+        """The reports of the flotilla that w1 runs."""
+        schedule = self.controller.schedule
+        slot = schedule.slots["w1"]
+        started, self.clock = self.clock, self.clock + self.seconds
+        return [
+            m.UnitFinished(
+                *("w1", unit, attempt, schedule.trials[unit.trial].version + unit.trains, started, self.clock),
+                sums={"train_loss" if unit.trains else "loss": RowSum.of(1.0, 1)},
+                share=1 / len(slot.units),
+            )
+            for unit, attempt in slot.units.items()
+            if unit.trial not in without
+        ]
+
+    def step(self) -> list[m.RunUnit]:
+        """All units that run end well; return what is started then."""
+        return [x for x in self.tell(*self.reports()) if isinstance(x, m.RunUnit)]
+
+
+def test_the_next_partition_is_told_ahead_as_soon_as_times_are_known():
+    bench = Bench()
+    assert not any(x.lookahead for x in bench.starts if isinstance(x, m.RunUnit)), "nobody knows how long it takes"
+    first = bench.step()
+    assert [(x.unit.partition, x.model.version, x.lookahead, x.last) for x in first] == [
+        *[(1, 1, False, False)] * 4,
+        *[(2, 2, True, False)] * 4,
+    ]
+    assert len({x.flotilla for x in first}) == 2 and [x.more for x in first] == 2 * [True, True, True, False]
+    second = bench.step()
+    assert [(x.unit.partition, x.model.version, x.lookahead, x.last) for x in second] == [(3, 3, True, True)] * 4
+    assert bench.step() == [], "how an epoch ends is waited for"
+    assert [(x.unit.trains, x.lookahead) for x in bench.step()] == [(False, False)] * 4
+    third = bench.step()
+    assert [(x.unit.epoch, x.metric, x.lookahead) for x in third] == [*[(2, 1.0, False)] * 4, *[(2, None, True)] * 4]
+
+
+def test_a_save_waits_for_a_unit_that_nothing_follows():
+    """Half a second of training may be in memory alone."""
+    bench = Bench(seconds=0.8)  # 0.2 s for each trial
+    assert [x.lookahead for x in bench.step()] == [*[False] * 4, *[True] * 4]
+    follow = bench.tell(*bench.reports())
+    assert follow == [], "a version that is trained on cannot be saved, and nothing more is told"
+    follow = bench.tell(*bench.reports())
+    assert [x.ref.version for x in follow if isinstance(x, m.SaveVersion)] == [3] * 4
+    assert [x.lookahead for x in follow if isinstance(x, m.RunUnit)] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seconds": 3.0},
+        {"workers": 2},
+        {"together": 2},
+        {"together": 0},
+    ],
+    ids=["long units", "two workers", "others wait", "alone"],
+)
+def test_where_nothing_is_told_ahead(options):
+    bench = Bench(**options)
+    for _ in range(6):
+        assert not any(x.lookahead for x in bench.step())
+
+
+@pytest.mark.parametrize("name", ["pause", "drain"])
+def test_nothing_follows_that_should_not_start(name):
+    bench = Bench()
+    bench.step()
+    bench.tell(m.RequestMade(name))
+    assert bench.step() == [], "one unit was told, and no other is"
+    assert bench.step() == []
+    assert bench.controller.schedule.slots["w1"].unit is None
+
+
+def test_others_go_on_without_a_trial_that_fails():
+    bench = Bench()
+    follow = bench.step()
+    failing, told = follow[0], follow[4]
+    assert told.trial == failing.trial and told.lookahead
+    failed = m.UnitFailed("w1", failing.unit, failing.attempt, 0.0, 0.1, "ValueError: no", "trace")
+    next_up = [x for x in bench.tell(failed, *bench.reports(without=[failing.trial])) if isinstance(x, m.RunUnit)]
+    assert bench.controller.schedule.find(failing.trial).state is TrialState.FAILED
+    late = m.VersionLost(told.model, "it was never made", "w1", told.attempt)
+    assert bench.controller.refuses(late)
+    assert [unit.trial for unit in bench.controller.schedule.slots["w1"].units] == [x.trial for x in follow[5:]]
+    assert [(x.unit.partition, x.trial) for x in next_up] == [(3, x.trial) for x in follow[5:]]
+    assert all(x.lookahead for x in next_up)
+
+
+def test_a_trial_that_is_stopped_at_once_does_not_go_on():
+    bench = Bench()
+    (running, *_), told = (found := bench.step())[:4], found[4:]
+    bench.tell(m.RequestMade("stop", {"trial": running.trial, "now": True}))
+    bench.tell(m.UnitStopped("w1", running.unit, running.attempt, 0.0, 0.1))
+    assert bench.controller.schedule.slots["w1"].told.keys() == {
+        unit for x in (*found[1:4], *told[1:]) for unit in [x.unit]
+    }
+
+
+def test_a_restored_controller_knows_what_follows():
+    bench = Bench()
+    journal = [m.RunStarted("test", 1), *bench.log, m.WorkerJoined("w1", Placement.on("fake")), *bench.starts]
+    reports = bench.reports()
+    journal += [*reports, *bench.tell(*reports)]
+    other = controller_of(Setting(trials=4, partitions=4, epochs=3, together=4))
+    other.restore(journal)
+    validate(other.schedule)
+    assert other.schedule.slots == bench.controller.schedule.slots
+
+
+# ---------------------------------------------------------------------------------------- whole experiments
+
+SETTING = {"partitions": 4, "trials": 4, "epochs": 3, "together": 4, "brisk": True}
+
+
+@pytest.mark.parametrize("policy", ["auto", "match-reserve", "longest-remaining", "random"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_whole_experiments(policy, fixed):
+    driver = Driver(Setting(**SETTING, policy=policy, fixed=fixed)).run()
+    starts = [x for x in driver.messages if isinstance(x, m.RunUnit) and x.unit.trains]
+    assert fixed or sum(x.lookahead for x in starts) >= len(starts) / 4, "in a fixed order, each has its own"
+    assert all(x.state is TrialState.COMPLETED for x in driver.ended.values())
+    validate_history(driver.messages, 4)
+
+
+@pytest.mark.parametrize("kind", ["lose", "late", "raise", "deaf", "partial", "crash", "vanish", "pause", "forget"])
+def test_whatever_goes_wrong(kind):
+    faults = tuple(Fault(step, kind, 3 * step) for step in range(6, 60, 9))
+    driver = Driver(Setting(**SETTING, steady=False, save_seconds=0.5, faults=faults)).run()
+    assert kind in driver.happened
+    assert any(isinstance(x, m.RunUnit) and x.lookahead for x in driver.messages)
