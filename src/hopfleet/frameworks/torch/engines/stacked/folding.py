@@ -38,9 +38,3 @@ def folded(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table])
 def unfolded(info: VmapInfo, tensors: Sequence[Table]) -> tuple[Table, ...]:
     """Return tensors with a first dimension for the members."""
     return tuple(torch.unflatten(tensor, 0, (info.batch_size, -1)) for tensor in tensors)
-
-
-def whole(table: Table) -> Table:
-    """Return a table that a kernel can read as vectors, one after another."""
-    found = table.contiguous()
-    return found if found.data_ptr() % 16 == 0 else found.clone()
