@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
@@ -20,6 +21,14 @@ class VmapInfo(Protocol):
     """The information that torch passes to a rule for vmap."""
 
     batch_size: int
+
+
+class Forgetful(torch.autograd.Function):
+    """An operation that keeps nothing for a backward pass, because it is one itself, or because that needs nothing."""
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
+        pass
 
 
 def in_front(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table]) -> list[Table]:

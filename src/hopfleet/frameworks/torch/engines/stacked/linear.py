@@ -14,7 +14,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.launching import aligned, launchable, or_none, whole
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
@@ -216,7 +216,7 @@ class Epilogue(torch.autograd.Function):
         return _forward(product, bias, inputs[2]), 0
 
 
-class EpilogueBackward(torch.autograd.Function):
+class EpilogueBackward(Forgetful):
     """The gradients of the product and of the bias."""
 
     @staticmethod
@@ -224,10 +224,6 @@ class EpilogueBackward(torch.autograd.Function):
         before = None if product is None else product.unsqueeze(0)
         out, sums = _backward(grad.unsqueeze(0), bias.unsqueeze(0), before, activation)
         return out.squeeze(0), sums.squeeze(0)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(

@@ -14,7 +14,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.launching import aligned, launchable, or_none, whole
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
@@ -235,17 +235,13 @@ class Norm(torch.autograd.Function):
         return _forward(*in_front(info, dims, inputs[:3]), eps=inputs[3]), (0, 0, 0)
 
 
-class NormBackward(torch.autograd.Function):
+class NormBackward(Forgetful):
     """The gradients of what is normalized, of the weights and of the biases."""
 
     @staticmethod
     def forward(grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, ...]:
         found = _backward(*(one.unsqueeze(0) for one in (grad, x, weight, means, scales)))
         return tuple(one.squeeze(0) for one in found)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(
