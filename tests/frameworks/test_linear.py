@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hopfleet.frameworks.torch.engines.stacked import linear, norm_kernel
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
+from tests.helpers.stand_in_kernels import in_place_of_kernels
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 MEMBERS = 5
@@ -34,6 +36,13 @@ MODELS: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let stand-ins take the place of kernels where there is no GPU."""
+    with in_place_of_kernels(monkeypatch) if DEVICE == "cpu" else contextlib.nullcontext():
+        yield
+
+
 def gradients(model: nn.Module, weights: Any, x: torch.Tensor, *, kernels: bool) -> Any:
     def loss(mine: Any) -> torch.Tensor:
         with StackedOperations(kernels=kernels):
@@ -44,7 +53,7 @@ def gradients(model: nn.Module, weights: Any, x: torch.Tensor, *, kernels: bool)
 
 @pytest.mark.parametrize("rows", [1, 33])
 @pytest.mark.parametrize("kind", MODELS)
-def test_gradients_are_those_without_kernels(kind: str, rows: int) -> None:
+def test_gradients_are_those_without_kernels(kind: str, rows: int, launches: None) -> None:
     torch.manual_seed(0)
     plain, joined = MODELS[kind]().to(DEVICE), MODELS[kind]().to(DEVICE)
     linear.join_activations(joined)
@@ -62,8 +71,7 @@ def test_gradients_are_those_without_kernels(kind: str, rows: int) -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5 * max(1.0, scale))
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
-def test_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_used(monkeypatch: pytest.MonkeyPatch, launches: None) -> None:
     used: list[str] = []
     for kind in (linear.Kernels, norm_kernel.Kernels):
         for name in ("forward", "backward"):

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, folded, unfolded
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, folded, unfolded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 ALIGNED = {torch.float32: 4, torch.bfloat16: 8, torch.float16: 8}
@@ -75,17 +75,13 @@ class Attention(torch.autograd.Function):
         return unfolded(info, found), (0, 0)
 
 
-class Backward(torch.autograd.Function):
+class Backward(Forgetful):
     """The gradients of query, key and value."""
 
     @staticmethod
     def forward(grad: Table, *inputs: Argument) -> tuple[Table, ...]:
         *saved, causal, scale = inputs
         return _compat.attention_backward(grad, *saved, causal=causal, scale=scale)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(

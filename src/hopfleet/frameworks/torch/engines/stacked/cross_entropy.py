@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, folded, unfolded
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, folded, unfolded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 
@@ -72,16 +72,12 @@ class CrossEntropy(torch.autograd.Function):
         return unfolded(info, found), (0, 0)
 
 
-class Backward(torch.autograd.Function):
+class Backward(Forgetful):
     """The gradient of the logits."""
 
     @staticmethod
     def forward(grad: Table, logs: Table, target: Table, ignore_index: int) -> Table:
         return _compat.cross_entropy_backward(grad, logs, target, ignore_index)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(info: VmapInfo, dims: Sequence[int | None], *inputs: Argument) -> tuple[Table, int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch.autograd.function import FunctionCtx
 
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 
@@ -24,16 +24,12 @@ def embedding(indices: Table, weight: Table, *args: Argument, **kwargs: Argument
     return first
 
 
-class MembersFirst(torch.autograd.Function):
+class MembersFirst(Forgetful):
     """A copy in which the activations of each member lie side by side."""
 
     @staticmethod
     def forward(x: Table) -> Table:
         return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Table) -> Table:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
@@ -20,6 +21,14 @@ class VmapInfo(Protocol):
     """The information that torch passes to a rule for vmap."""
 
     batch_size: int
+
+
+class Forgetful(torch.autograd.Function):
+    """An operation that keeps nothing for a backward pass, because it is one itself, or because that needs nothing."""
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
+        pass
 
 
 def in_front(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table]) -> list[Table]:
@@ -38,9 +47,3 @@ def folded(info: VmapInfo, dims: Sequence[int | None], tensors: Sequence[Table])
 def unfolded(info: VmapInfo, tensors: Sequence[Table]) -> tuple[Table, ...]:
     """Return tensors with a first dimension for the members."""
     return tuple(torch.unflatten(tensor, 0, (info.batch_size, -1)) for tensor in tensors)
-
-
-def whole(table: Table) -> Table:
-    """Return a table that a kernel can read as vectors, one after another."""
-    found = table.contiguous()
-    return found if found.data_ptr() % 16 == 0 else found.clone()

@@ -7,13 +7,13 @@ changes.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.capture_backend import OnLane
+from hopfleet.frameworks.torch.engines.stacked.launching import or_none
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 SETTINGS = ("lr", "beta1", "beta2", "weight_decay", "eps")
@@ -111,12 +111,7 @@ class AdamKernel:
                 self._launch((blocks, len(weights), 1), (THREADS, 1, 1), [*pointers, *numbers])
 
 
-@functools.cache
+@or_none
 def adam_kernel(device: torch.device) -> AdamKernel | None:
     """Return the kernel for a device; None where it cannot be compiled."""
-    if device.type != "cuda":
-        return None
-    try:
-        return AdamKernel(device)
-    except (AttributeError, OSError, RuntimeError):
-        return None
+    return AdamKernel(device) if device.type == "cuda" else None

@@ -14,7 +14,8 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front, whole
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
+from hopfleet.frameworks.torch.engines.stacked.launching import aligned, launchable, or_none, whole
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 ACTIVATIONS = ("", "relu", "gelu", "tanh-gelu")
@@ -140,13 +141,10 @@ class Kernels:
         return across, max(1, min(-(-rows // ABREAST), BLOCKS // (across * members))), members
 
 
-@functools.cache
-def kernels(device: torch.device, vector: int, activation: int) -> Kernels | None:
+@or_none
+def kernels(device: torch.device, vector: int, activation: int) -> Kernels:
     """Return the kernels for a device; None where they cannot be compiled."""
-    try:
-        return Kernels(device, vector, activation)
-    except (AttributeError, OSError, RuntimeError):
-        return None
+    return Kernels(device, vector, activation)
 
 
 def _vector(width: int) -> int:
@@ -171,8 +169,7 @@ def linear(x: Table, weight: Table, bias: Table | None = None, activation: str =
 
 def _suits(x: Table, weight: Table, bias: Table) -> bool:
     """Whether a layer learns, on a device and in a type that kernels are made for."""
-    learns = weight.requires_grad and bias.requires_grad and x.numel() > 0
-    return learns and x.is_cuda and {x.dtype, weight.dtype, bias.dtype} == {torch.float32}
+    return weight.requires_grad and bias.requires_grad and x.numel() > 0 and launchable(x, weight, bias)
 
 
 def _activated(x: Table, activation: int) -> Table:
@@ -219,7 +216,7 @@ class Epilogue(torch.autograd.Function):
         return _forward(product, bias, inputs[2]), 0
 
 
-class EpilogueBackward(torch.autograd.Function):
+class EpilogueBackward(Forgetful):
     """The gradients of the product and of the bias."""
 
     @staticmethod
@@ -227,10 +224,6 @@ class EpilogueBackward(torch.autograd.Function):
         before = None if product is None else product.unsqueeze(0)
         out, sums = _backward(grad.unsqueeze(0), bias.unsqueeze(0), before, activation)
         return out.squeeze(0), sums.squeeze(0)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(
@@ -242,18 +235,12 @@ class EpilogueBackward(torch.autograd.Function):
 
 
 def _forward(product: Table, bias: Table, activation: int) -> Table:
-    return _chosen(product, activation).forward(whole(product), _aligned(bias))
+    return _chosen(product, activation).forward(whole(product), aligned(bias))
 
 
 def _backward(grad: Table, bias: Table, product: Table | None, activation: int) -> tuple[Table, Table]:
     before = None if product is None else whole(product)
-    return _chosen(grad, activation).backward(whole(grad), before, _aligned(bias))
-
-
-def _aligned(bias: Table) -> Table:
-    """Return biases whose rows can be read as vectors."""
-    fits = bias.stride(-1) == 1 and bias.stride(0) % 4 == 0 and bias.data_ptr() % 16 == 0
-    return bias if fits else bias.contiguous()
+    return _chosen(grad, activation).backward(whole(grad), before, aligned(bias))
 
 
 # ------------------------------------------------------------------------------------------------- layers with both

@@ -6,7 +6,6 @@ its weights, are made on the way back.
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -15,7 +14,8 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front, whole
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
+from hopfleet.frameworks.torch.engines.stacked.launching import aligned, launchable, or_none, whole
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 LANES, WARPS = 32, 8
@@ -184,24 +184,19 @@ def _bits(number: float) -> int:
 
 def _rows(table: Table) -> Table:
     """Return the weights of all members as rows that can be read as vectors."""
-    flat = table.reshape(len(table), -1)
-    fits = flat.stride(-1) == 1 and flat.stride(0) % 4 == 0 and flat.data_ptr() % 16 == 0
-    return flat if fits else flat.contiguous()
+    return aligned(table.reshape(len(table), -1))
 
 
-@functools.cache
-def kernels(device: torch.device, width: int) -> Kernels | None:
+@or_none
+def kernels(device: torch.device, width: int) -> Kernels:
     """Return the kernels for a device and a width; None where they cannot be compiled."""
-    try:
-        return Kernels(device, width)
-    except (AttributeError, OSError, RuntimeError):
-        return None
+    return Kernels(device, width)
 
 
 def layer_norm(x: Table, shape: Sequence[int], weight: Table, bias: Table, eps: float) -> Table | None:
     """Return the layer norm; None if there is no kernel for it."""
     width = math.prod(shape)
-    if not x.is_cuda or {x.dtype, weight.dtype, bias.dtype} != {torch.float32} or width % 4 or width > WIDEST:
+    if not launchable(x, weight, bias) or width % 4 or width > WIDEST:
         return None
     if not x.numel() or kernels(x.device, width) is None:
         return None
@@ -240,17 +235,13 @@ class Norm(torch.autograd.Function):
         return _forward(*in_front(info, dims, inputs[:3]), eps=inputs[3]), (0, 0, 0)
 
 
-class NormBackward(torch.autograd.Function):
+class NormBackward(Forgetful):
     """The gradients of what is normalized, of the weights and of the biases."""
 
     @staticmethod
     def forward(grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, ...]:
         found = _backward(*(one.unsqueeze(0) for one in (grad, x, weight, means, scales)))
         return tuple(one.squeeze(0) for one in found)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(

@@ -14,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked import norm_kernel
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 Shape = Sequence[int]
@@ -88,16 +88,12 @@ class LayerNorm(torch.autograd.Function):
         return LayerNorm.apply(x, shape, eps), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
-class LayerNormBackward(torch.autograd.Function):
+class LayerNormBackward(Forgetful):
     """The gradient of what is normalized."""
 
     @staticmethod
     def forward(grad: Table, x: Table, means: Table, scales: Table, shape: Shape) -> Table:
         return _compat.layer_norm_backward(grad.contiguous(), x, means, scales, shape)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(info: VmapInfo, dims: Sequence[int | None], *inputs: Argument) -> tuple[Table, int]:
@@ -156,16 +152,12 @@ class RmsNorm(torch.autograd.Function):
         return (found * _spread(weight, dims[1], x), scales), (0, 0)
 
 
-class RmsNormBackward(torch.autograd.Function):
+class RmsNormBackward(Forgetful):
     """The gradient of what is divided."""
 
     @staticmethod
     def forward(grad: Table, x: Table, scales: Table, weight: Table | None, shape: Shape) -> Table:
         return _compat.rms_norm_backward(grad.contiguous(), x, scales, weight, shape)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(info: VmapInfo, dims: Sequence[int | None], *inputs: Argument) -> tuple[Table, int]:

@@ -13,7 +13,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, in_front
+from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 
@@ -58,16 +58,12 @@ class Unbind(torch.autograd.Function):
         return found, (0,) * len(found)
 
 
-class Joined(torch.autograd.Function):
+class Joined(Forgetful):
     """Slices put together along a new dimension, in memory in a given order of dimensions."""
 
     @staticmethod
     def forward(dim: int, order: Sequence[int], *slices: Table) -> Table:
         return joined(dim, order, slices)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[object, ...], output: object) -> None:
-        pass
 
     @staticmethod
     def vmap(

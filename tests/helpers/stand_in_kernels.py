@@ -1,0 +1,152 @@
+"""Stand-ins for the kernels of stacked models that work on the CPU, so that what surrounds kernels is tested anywhere.
+
+A stand-in gets the source and the arguments of a kernel, and sees no more of them than the kernel does: the constants
+in the source, a grid and a block, numbers, and memory from where each tensor begins. It reads tables row after row and
+weights at the strides given, only where vectors are aligned. Each block leaves its own sums; columns beyond the grid
+are NaN. The arithmetic of the kernels themselves needs a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked import linear, norm_kernel
+
+aten = torch.ops.aten
+
+VALUES: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (
+    lambda x: x,
+    torch.relu,
+    torch.nn.functional.gelu,
+    lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+)
+SLOPES: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = (
+    lambda grad, x: grad,
+    lambda grad, x: aten.threshold_backward(grad, x, 0),
+    lambda grad, x: aten.gelu_backward(grad, x),
+    lambda grad, x: aten.gelu_backward(grad, x, approximate="tanh"),
+)
+
+Constants = Mapping[str, int]
+Triple = tuple[int, int, int]
+Arguments = Sequence[Any]
+
+
+def memory(tensor: torch.Tensor, *shape: int, vector: int = 1, apart: int | None = None) -> torch.Tensor:
+    """View the memory of a tensor from its beginning in some shape, with rows ``apart`` if they have gaps."""
+    strides = [math.prod(shape[number + 1 :]) for number in range(len(shape))]
+    strides[0] = strides[0] if apart is None else apart
+    assert tensor.dtype == torch.float32
+    assert tensor.data_ptr() % (4 * vector) == 0 and strides[0] % vector == 0, "vectors are aligned"
+    return tensor.as_strided(shape, strides)
+
+
+def by_block(blocks: int, abreast: int, values: torch.Tensor) -> torch.Tensor:
+    """Sum the rows of each member that each block reads."""
+    members, rows, width = values.shape
+    return values.new_zeros(members, blocks, width).index_add_(1, torch.arange(rows) // abreast % blocks, values)
+
+
+def epilogue(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    product, bias, out, rows, width, stride = arguments
+    (across, _, members), vector = grid, of["VECTOR"]
+    assert block == (of["LANES"], of["ABREAST"], 1)
+    add = memory(bias, members, width, vector=vector, apart=stride).unsqueeze(1)
+    found = VALUES[of["ACTIVATION"]](memory(product, members, rows, width, vector=vector) + add)
+    covered = across * of["LANES"] * vector
+    memory(out, members, rows, width, vector=vector).fill_(math.nan)[..., :covered] = found[..., :covered]
+
+
+def epilogue_backward(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    grad, product, bias, out, sums, rows, width, stride = arguments
+    (across, blocks, members), vector = grid, of["VECTOR"]
+    assert block == (of["LANES"], of["ABREAST"], 1)
+    add = memory(bias, members, width, vector=vector, apart=stride).unsqueeze(1)
+    found = memory(grad, members, rows, width, vector=vector)
+    covered = across * of["LANES"] * vector
+    if of["ACTIVATION"]:
+        found = SLOPES[of["ACTIVATION"]](found, memory(product, members, rows, width, vector=vector) + add)
+        memory(out, members, rows, width, vector=vector).fill_(math.nan)[..., :covered] = found[..., :covered]
+    totals = by_block(blocks, of["ABREAST"], found)
+    memory(sums, members, blocks, width, vector=vector).fill_(math.nan)[..., :covered] = totals[..., :covered]
+
+
+def norm(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    x, weights, biases, out, means, scales, rows, weight_stride, bias_stride, eps_bits = arguments
+    (_, members, _), width = grid, of["WIDTH"]
+    assert block == (32 * of["WARPS"], 1, 1)
+    weight = memory(weights, members, width, vector=4, apart=weight_stride).unsqueeze(1)
+    bias = memory(biases, members, width, vector=4, apart=bias_stride).unsqueeze(1)
+    some = memory(x, members, rows, width, vector=4)
+    mean, square = some.mean(-1, keepdim=True), some.var(-1, correction=0, keepdim=True)
+    scale = (square + struct.unpack("f", struct.pack("i", eps_bits))[0]).rsqrt()
+    memory(out, members, rows, width, vector=4).copy_((some - mean) * scale * weight + bias)
+    memory(means, members, rows, 1).copy_(mean)
+    memory(scales, members, rows, 1).copy_(scale)
+
+
+def norm_backward(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    grads, x, weights, means, scales, out, weight_sums, bias_sums, rows, weight_stride = arguments
+    (blocks, members, _), width = grid, of["WIDTH"]
+    assert block == (32 * of["WARPS"], 1, 1)
+    weight = memory(weights, members, width, vector=4, apart=weight_stride).unsqueeze(1)
+    mean, scale = (memory(one, members, rows, 1) for one in (means, scales))
+    grad = memory(grads, members, rows, width, vector=4)
+    normal = (memory(x, members, rows, width, vector=4) - mean) * scale
+    memory(weight_sums, members, blocks, width, vector=4).copy_(by_block(blocks, of["WARPS"], grad * normal))
+    memory(bias_sums, members, blocks, width, vector=4).copy_(by_block(blocks, of["WARPS"], grad))
+    back = grad * weight
+    along = (back * normal).mean(-1, keepdim=True)
+    found = scale * (back - back.mean(-1, keepdim=True) - normal * along)
+    memory(out, members, rows, width, vector=4).copy_(found)
+
+
+KERNELS: Mapping[str, Callable[[Constants, Triple, Triple, Arguments], None]] = {
+    "linear forward": epilogue,
+    "linear backward": epilogue_backward,
+    "norm forward": norm,
+    "norm backward": norm_backward,
+}
+
+
+class StandIns:
+    """Stand-ins for kernels, with a note of each compilation and of each launch."""
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+        self.launched: list[str] = []
+
+    def compile(self, source: str, name: str, device: torch.device) -> Callable[..., None]:
+        constants = {key: int(value) for key, value in re.findall(r"^#define (\w+) (\d+)$", source, re.MULTILINE)}
+        kind = f"{'norm' if 'WIDTH' in constants else 'linear'} {name}"
+        self.compiled.append(kind)
+        return functools.partial(self._launch, kind, constants)
+
+    def _launch(self, kind: str, constants: Constants, *arguments: Any) -> None:
+        self.launched.append(kind)
+        KERNELS[kind](constants, *arguments)
+
+
+@contextlib.contextmanager
+def in_place_of_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
+    """Let tables on the CPU be left to stand-ins, where those on CUDA are left to kernels."""
+    found = StandIns()
+    monkeypatch.setattr(_compat, "compiled_kernel", found.compile)
+    for module in (linear, norm_kernel):
+        monkeypatch.setattr(module, "launchable", lambda *tables: {one.dtype for one in tables} == {torch.float32})
+        module.kernels.cache_clear()
+    try:
+        yield found
+    finally:
+        for module in (linear, norm_kernel):
+            module.kernels.cache_clear()
