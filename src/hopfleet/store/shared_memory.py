@@ -15,14 +15,13 @@ import hashlib
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from hopfleet.domain.version_ref import SHARED
-from hopfleet.support.files import open_plain
+from hopfleet.support.files import is_private, open_plain
 from hopfleet.support.processes import is_over
 
 TMPFS = Path("/dev/shm")
@@ -92,7 +91,7 @@ class SharedMemory:
 
     def is_private(self) -> bool:
         """Whether only this user can write into the folder. Other users may have created one of the same name."""
-        return _is_private(self.folder)
+        return is_private(self.folder)
 
     def release(self) -> None:
         """Delete the folder."""
@@ -166,13 +165,6 @@ def _read(path: Path) -> str:
 def _owned(base: Path) -> Iterator[tuple[Path, str]]:
     """Yield the private folders of this user, and the checkpoints folder that each belongs to."""
     for folder in base.glob(f"hopfleet-{os.getuid()}-*"):
-        if _is_private(folder):
+        if is_private(folder):
             with contextlib.suppress(OSError):
                 yield folder, _read(folder / OWNER)
-
-
-def _is_private(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        found = folder.lstat()
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return False

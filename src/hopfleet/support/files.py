@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import hashlib
@@ -100,6 +101,14 @@ def check_private(folder: Path, file: Path) -> None:
             f"{folder}: others can write to it, so no code that it names is run; check its content, then run: "
             f"chmod -R go= {folder}"
         )
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder is a real one that belongs to this user and that no other user can enter."""
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return False
 
 
 def open_plain(path: Path, *, create: bool = False) -> IO[bytes]:

@@ -39,6 +39,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hello = json.loads(_receive_line(control))
     sys.path[:] = hello["path"]
+    if hello["bytecode"]:
+        # Python neither finds nor writes any beside the sources. With a prefix, it writes to this folder alone.
+        sys.pycache_prefix, sys.dont_write_bytecode = hello["bytecode"], False
     gc.disable()  # imported modules stay
     for module in ("hopfleet.worker.process", *hello["preload"]):
         # A module that fails here fails again, with a good message, when a worker needs it.

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 
+from hopfleet.backends.local.bytecode import bytecode_folder
 from hopfleet.backends.supervision import MAX_STARTS, START_SECONDS
 from hopfleet.backends.vitals import vitals
 from hopfleet.errors import WorkersLost
@@ -86,7 +87,7 @@ class ForkServer:
         theirs.close()
         #: Whether the process has reported that it is ready.
         self._awake = False
-        hello = {"path": sys.path, "preload": list(self._preload)}
+        hello = {"path": sys.path, "preload": list(self._preload), "bytecode": bytecode_folder(self._preload)}
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(hello).encode() + b"\n")
 
