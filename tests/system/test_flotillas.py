@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,41 @@ def test_the_same_bits_and_a_folder_that_is_whole():
     assert together.verify().ok
     again = replay("e-exact", task=Line(), backend="inline", workers=1)
     assert again.ok and {trial.verdict for trial in again.trials} == {"equal"}
+
+
+def told_ahead(results: Any) -> int:
+    with contextlib.closing(Journal(results.folder.journal_file)) as journal:
+        return sum(message.lookahead for _, _, message in journal.read() if isinstance(message, RunUnit))
+
+
+class Tiring(Line):
+    """One of the trials fails in its sixth unit, in the middle of the second epoch."""
+
+    def loss(self, model, batch):
+        if self.config["lr"] == self.weak and model.training:
+            with Path(self.count).open("a+") as file:
+                file.write("x")
+                if file.tell() > 6 * 2 - 1:
+                    raise ArithmeticError("tired")
+        return super().loss(model, batch)
+
+
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_who_stays_knows_the_next_partition_before_the_end_of_the_last(backend):
+    results = fitted(Line(), "exact", run_options=hop.RunOptions(), partitions=4, backend=backend)
+    assert told_ahead(results) >= 5 * 2, "two of three partitions that follow another, in the second epoch at least"
+    assert results.verify().ok
+    again = replay("e-exact", task=Line(), backend="inline", workers=1)
+    assert again.ok and {trial.verdict for trial in again.trials} == {"equal"}
+
+
+def test_who_fails_does_not_go_on_and_the_others_do(tmp_path):
+    task = Tiring()
+    task.weak, task.count = fitted(Line(), "off", partitions=4).trials[2].config["lr"], str(tmp_path / "count")
+    results = fitted(task, "exact", run_options=hop.RunOptions(), partitions=4, backend="local")
+    assert [trial.state.value for trial in results.trials] == [*["completed"] * 2, "failed", *["completed"] * 2]
+    assert "tired" in results.trials[2].error and told_ahead(results) and results.verify().ok
+    assert (tmp_path / "count").read_text() == "x" * 12, "nothing follows the unit that failed"
 
 
 def test_batches_of_different_sizes_train_together_on_a_device(monkeypatch):

@@ -51,6 +51,8 @@ class EngineCache:
 
     #: The team that the worker leads; None for a worker on one device.
     team: Team | None = None
+    #: Whether trials that train together may be stacked.
+    fast: bool = False
 
     def __init__(self) -> None:
         self._parts: dict[type, object] = {}

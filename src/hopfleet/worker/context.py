@@ -46,7 +46,7 @@ class WorkerContext:
         self.feed = Feed(spec.task) if feed is None and needs_feed(spec) else feed
         self.team = team
         self.engine_cache = EngineCache()
-        self.engine_cache.team = team
+        self.engine_cache.team, self.engine_cache.fast = team, spec.fast
         self.interruption = Interruption()
         self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
         #: The values of secrets, by their references.

@@ -5,10 +5,13 @@ renames one is adapted to in one place. ``tests/frameworks/test_compat.py`` has 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -89,10 +92,33 @@ def fused_update(*, decoupled: bool) -> Callable[..., None]:
     return update
 
 
+def begin_kernel(source: str, name: str, device: torch.device) -> Future[tuple[bytes, str]]:
+    """Begin to compile a kernel for a device, in a thread of its own, which does not use the device."""
+    return _binary(source, name, "".join(map(str, torch.cuda.get_device_capability(device))))
+
+
+@functools.cache
+def _binary(source: str, name: str, capability: str) -> Future[tuple[bytes, str]]:
+    future: Future[tuple[bytes, str]] = Future()
+
+    def compile_it() -> None:
+        try:
+            future.set_result(torch.cuda._utils._nvrtc_compile(source, name, compute_capability=capability))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=compile_it, name="compiler", daemon=True).start()
+    return future
+
+
 def compiled_kernel(source: str, name: str, device: torch.device) -> Callable[..., None]:
     """Compile a kernel for a device. Raises AttributeError, OSError or RuntimeError where torch cannot do that."""
-    with torch.cuda.device(device):
-        kernel: Callable[..., None] = torch.cuda._compile_kernel(source, name)
+    try:
+        binary, entry = begin_kernel(source, name, device).result()
+        with torch.cuda.device(device):
+            kernel: Callable[..., None] = getattr(torch.cuda._utils._cuda_load_module(binary), entry)
+    except (TypeError, ValueError) as error:  # another release of torch
+        raise RuntimeError(str(error)) from error
     return kernel
 
 

@@ -62,6 +62,8 @@ class TorchFramework(Framework):
             if placement.kind == "cuda":
                 torch.cuda.set_device(placement.device)  # engines use streams and kernels of the current device
             session = TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
+            if cache is not None and cache.fast:
+                choose.make_ready(session)
         else:
             session = self._open_on_team(config, seed, placement, threads, cache)
         if not session.optimizers and not self._owns_loop:

@@ -29,6 +29,14 @@ def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
     return Interleaved(sessions)
 
 
+def make_ready(session: TorchSession) -> None:
+    """Let what stacks of such trials need be made while other trials are built."""
+    if session.device.type == "cuda":
+        from hopfleet.frameworks.torch.engines.stacked.readying import begin
+
+        begin(session)
+
+
 def gains(session: TorchSession) -> bool:
     """Whether trials with equal bits take clearly less time together than one after another."""
     if session.device.type != "cpu":

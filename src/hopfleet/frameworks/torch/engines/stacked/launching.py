@@ -41,4 +41,4 @@ def whole(table: Table) -> Table:
 def aligned(rows: Table) -> Table:
     """Return weights of all members as rows that a kernel can read as vectors; there may be gaps between rows."""
     fits = rows.stride(-1) == 1 and rows.stride(0) % 4 == 0 and rows.data_ptr() % 16 == 0
-    return rows if fits else rows.contiguous()
+    return rows if fits else whole(rows)

@@ -106,12 +106,17 @@ extern "C" __global__ void backward(
 """
 
 
+def source_for(vector: int, activation: int) -> str:
+    """Return the source of the two kernels for rows of one alignment and one activation."""
+    names = {"VECTOR": vector, "ACTIVATION": activation, "LANES": LANES, "ABREAST": ABREAST}
+    return functools.reduce(lambda text, name: text.replace(f"@{name}@", str(names[name])), names, SOURCE)
+
+
 class Kernels:
     """The two kernels for rows of one alignment and one activation."""
 
     def __init__(self, device: torch.device, vector: int, activation: int) -> None:
-        names = {"VECTOR": vector, "ACTIVATION": activation, "LANES": LANES, "ABREAST": ABREAST}
-        source = functools.reduce(lambda text, name: text.replace(f"@{name}@", str(names[name])), names, SOURCE)
+        source = source_for(vector, activation)
         self._vector = vector
         self._forward = _compat.compiled_kernel(source, "forward", device)
         self._backward = _compat.compiled_kernel(source, "backward", device)
@@ -147,13 +152,13 @@ def kernels(device: torch.device, vector: int, activation: int) -> Kernels:
     return Kernels(device, vector, activation)
 
 
-def _vector(width: int) -> int:
+def vector_of(width: int) -> int:
     """Return how many numbers of rows of a width can be read at once."""
     return 4 if width % 4 == 0 else 1
 
 
 def _chosen(x: Table, activation: int) -> Kernels:
-    found = kernels(x.device, _vector(x.shape[-1]), activation)
+    found = kernels(x.device, vector_of(x.shape[-1]), activation)
     assert found is not None
     return found
 
@@ -161,7 +166,7 @@ def _chosen(x: Table, activation: int) -> Kernels:
 def linear(x: Table, weight: Table, bias: Table | None = None, activation: str = "") -> Table:
     """Return the product with weights, the bias added, and the activation applied."""
     number = ACTIVATIONS.index(activation)
-    if bias is None or not _suits(x, weight, bias) or kernels(x.device, _vector(len(weight)), number) is None:
+    if bias is None or not _suits(x, weight, bias) or kernels(x.device, vector_of(len(weight)), number) is None:
         return _activated(torch.nn.functional.linear(x, weight, bias), number)
     found: Table = Epilogue.apply(torch.nn.functional.linear(x, weight), bias, number)  # type: ignore[no-untyped-call]
     return found
@@ -262,7 +267,7 @@ def join_activations(model: torch.nn.Module) -> None:
     """Join each linear layer of a sequence with the activation after it. Parameters keep their names."""
     for sequence in [module for module in model.modules() if type(module) is torch.nn.Sequential]:
         for (name, layer), (next_name, then) in itertools.pairwise(_compat.children(sequence)):
-            activation = _activation_of(then)
+            activation = activation_of(then)
             if (
                 type(layer) is torch.nn.Linear
                 and activation
@@ -273,7 +278,8 @@ def join_activations(model: torch.nn.Module) -> None:
                 setattr(sequence, next_name, torch.nn.Identity())
 
 
-def _activation_of(module: torch.nn.Module) -> str:
+def activation_of(module: torch.nn.Module) -> str:
+    """Return the activation that a module is; empty if it is none that a kernel can apply."""
     if type(module) is torch.nn.ReLU:
         return "relu"
     if type(module) is torch.nn.GELU:

@@ -141,11 +141,16 @@ extern "C" __global__ void backward(
 """
 
 
+def source_for(width: int) -> str:
+    """Return the source of the two kernels for rows of one width."""
+    return SOURCE.replace("@WIDTH@", str(width)).replace("@WARPS@", str(WARPS))
+
+
 class Kernels:
     """The two kernels for rows of one width."""
 
     def __init__(self, device: torch.device, width: int) -> None:
-        source = SOURCE.replace("@WIDTH@", str(width)).replace("@WARPS@", str(WARPS))
+        source = source_for(width)
         self._width = width
         self._forward = _compat.compiled_kernel(source, "forward", device)
         self._backward = _compat.compiled_kernel(source, "backward", device)
@@ -193,10 +198,15 @@ def kernels(device: torch.device, width: int) -> Kernels:
     return Kernels(device, width)
 
 
+def takes(width: int) -> bool:
+    """Whether there are kernels for rows of a width."""
+    return width % 4 == 0 and width <= WIDEST
+
+
 def layer_norm(x: Table, shape: Sequence[int], weight: Table, bias: Table, eps: float) -> Table | None:
     """Return the layer norm; None if there is no kernel for it."""
     width = math.prod(shape)
-    if not launchable(x, weight, bias) or width % 4 or width > WIDEST:
+    if not launchable(x, weight, bias) or not takes(width):
         return None
     if not x.numel() or kernels(x.device, width) is None:
         return None

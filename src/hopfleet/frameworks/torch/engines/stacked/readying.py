@@ -1,0 +1,55 @@
+"""Compiles the kernels that a stack will need while its other members are being built."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+
+import torch
+
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked import kernels, linear, norm_kernel
+from hopfleet.frameworks.torch.session import TorchSession
+
+
+class Readiness:
+    """Whether a worker has begun to compile kernels."""
+
+    begun = False
+
+
+def begin(session: TorchSession) -> None:
+    """Begin to compile kernels for models like the first one that a worker has built. It returns at once."""
+    readiness = session.cache.part(Readiness)
+    if readiness.begun:
+        return
+    readiness.begun = True
+    # Whoever needs a kernel that cannot be compiled does without.
+    with contextlib.suppress(Exception):
+        for source, name in dict.fromkeys(needed(session)):
+            _compat.begin_kernel(source, name, session.device)
+
+
+def needed(session: TorchSession) -> Iterator[tuple[str, str]]:
+    """Yield the sources and the names of kernels that a stack of such models is likely to launch."""
+    if any(isinstance(optimizer, _compat.FUSED) for optimizer in session.optimizers):
+        yield kernels.SOURCE, "adam"
+    for source in _sources(session.model):
+        yield from itertools.product([source], ("forward", "backward"))
+
+
+def _sources(model: torch.nn.Module) -> Iterator[str]:
+    followers = {
+        id(layer): linear.activation_of(then)
+        for sequence in model.modules()
+        if type(sequence) is torch.nn.Sequential
+        for (_, layer), (_, then) in itertools.pairwise(_compat.children(sequence))
+    }
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and module.bias is not None:
+            activation = linear.ACTIVATIONS.index(followers.get(id(module), ""))
+            yield linear.source_for(linear.vector_of(module.out_features), activation)
+        elif type(module) is torch.nn.LayerNorm and norm_kernel.takes(width := math.prod(module.normalized_shape)):
+            yield norm_kernel.source_for(width)
