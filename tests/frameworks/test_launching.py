@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from hopfleet.frameworks.torch.engines.stacked import launching, linear, norm_kernel
+from hopfleet.frameworks.torch.engines.stacked import launching, linear, norm_kernel, products
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from tests.helpers.stand_in_kernels import StandIns, in_place_of_kernels
 
@@ -120,6 +120,63 @@ def test_one_member(kind: str, stand_ins: StandIns) -> None:
     value.backward()
     close(({name: one.grad for name, one in mine.items()}, value.detach()), expected)
     assert stand_ins.launched
+
+
+@pytest.fixture
+def turning(stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
+    """Turn the weights of all layers around, however small they are."""
+    monkeypatch.setattr(products, "ROWS", 1)
+    monkeypatch.setattr(products, "WEIGHTS", 1)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield stand_ins
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("rows", [(ROWS, 6), (ROWS, 2, 6), (6,)], ids=["tables", "more dimensions", "rows"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_weights_that_are_turned_around(kind: str, rows: tuple[int, ...], turning: StandIns) -> None:
+    compare(kind, stacked(MODELS[kind](), gap=32), torch.randn(*rows, 12))
+    layers = sum(isinstance(module, nn.Linear) for module in MODELS[kind]().modules())
+    first = isinstance(next(MODELS[kind]().children()), nn.Linear)
+    assert turning.launched.count("turn") == layers - first, "what the first layer gets has no gradient"
+
+
+def test_which_weights_are_turned_around(turning: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, x = stacked(MODELS["gelu"]()), torch.randn(ROWS, 6, 12)
+
+    def turned() -> int:
+        turning.launched.clear()
+        compare("gelu", of, x)
+        return turning.launched.count("turn")
+
+    assert turned() == 1
+    torch.set_float32_matmul_precision("highest")
+    assert turned() == 0, "without TF32 nothing is gained"
+    torch.set_float32_matmul_precision("high")
+    monkeypatch.setattr(products, "ROWS", ROWS * 6 + 1)
+    assert turned() == 0, "too few rows"
+    monkeypatch.setattr(products, "ROWS", ROWS * 6)
+    monkeypatch.setattr(products, "WEIGHTS", 132 * 8 + 1)
+    assert turned() == 0, "too few weights"
+
+
+@pytest.mark.parametrize("kind", ["gelu", "norms"])
+def test_weights_of_one_member_that_are_turned_around(kind: str, turning: StandIns) -> None:
+    test_one_member(kind, turning)
+    test_members_in_another_dimension(kind, turning)
+    test_weights_that_members_share(kind, turning)
+    assert "turn" in turning.launched
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("shape", [(3, 5, 7), (2, 32, 64), (4, 33, 31), (1, 256, 1024)])
+def test_the_kernel_turns_weights_around(shape: tuple[int, ...]) -> None:
+    weight = torch.randn(shape, device="cuda")
+    turned = products.turn(weight.device)
+    assert turned is not None and torch.equal(turned(weight), weight.transpose(1, 2).contiguous())
+    part = torch.randn(*shape[:2], shape[2] + 3, device="cuda")[..., 1:-2]
+    assert torch.equal(turned(part), part.transpose(1, 2).contiguous())
 
 
 @pytest.mark.parametrize("blocks", [1, 3 * MEMBERS])

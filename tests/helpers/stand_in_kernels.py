@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked import linear, norm_kernel
+from hopfleet.frameworks.torch.engines.stacked import linear, norm_kernel, products
 
 aten = torch.ops.aten
 
@@ -111,11 +111,21 @@ def norm_backward(of: Constants, grid: Triple, block: Triple, arguments: Argumen
     memory(out, members, rows, width, vector=4).copy_(found)
 
 
+def turn(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    weight, turned, rows, columns = arguments
+    (across, down, members), tile = grid, of["TILE"]
+    assert block == (tile, of["ABREAST"], 1)
+    found = memory(weight, members, rows, columns).transpose(1, 2)
+    covered = slice(None, across * tile), slice(None, down * tile)
+    memory(turned, members, columns, rows).fill_(math.nan)[:, *covered] = found[:, *covered]
+
+
 KERNELS: Mapping[str, Callable[[Constants, Triple, Triple, Arguments], None]] = {
     "linear forward": epilogue,
     "linear backward": epilogue_backward,
     "norm forward": norm,
     "norm backward": norm_backward,
+    "turn": turn,
 }
 
 
@@ -128,7 +138,7 @@ class StandIns:
 
     def compile(self, source: str, name: str, device: torch.device) -> Callable[..., None]:
         constants = {key: int(value) for key, value in re.findall(r"^#define (\w+) (\d+)$", source, re.MULTILINE)}
-        kind = f"{'norm' if 'WIDTH' in constants else 'linear'} {name}"
+        kind = "turn" if name == "turn" else f"{'norm' if 'WIDTH' in constants else 'linear'} {name}"
         self.compiled.append(kind)
         return functools.partial(self._launch, kind, constants)
 
@@ -142,11 +152,13 @@ def in_place_of_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """Let tables on the CPU be left to stand-ins, where those on CUDA are left to kernels."""
     found = StandIns()
     monkeypatch.setattr(_compat, "compiled_kernel", found.compile)
-    for module in (linear, norm_kernel):
+    caches = (linear.kernels, norm_kernel.kernels, products.turn)
+    for module in (linear, norm_kernel, products):
         monkeypatch.setattr(module, "launchable", lambda *tables: {one.dtype for one in tables} == {torch.float32})
-        module.kernels.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
     try:
         yield found
     finally:
-        for module in (linear, norm_kernel):
-            module.kernels.cache_clear()
+        for cache in caches:
+            cache.cache_clear()

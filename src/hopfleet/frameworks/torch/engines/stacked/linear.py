@@ -16,6 +16,7 @@ from torch.autograd.function import FunctionCtx
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.launching import aligned, launchable, or_none, whole
+from hopfleet.frameworks.torch.engines.stacked.products import product
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 ACTIVATIONS = ("", "relu", "gelu", "tanh-gelu")
@@ -166,9 +167,11 @@ def _chosen(x: Table, activation: int) -> Kernels:
 def linear(x: Table, weight: Table, bias: Table | None = None, activation: str = "") -> Table:
     """Return the product with weights, the bias added, and the activation applied."""
     number = ACTIVATIONS.index(activation)
-    if bias is None or not _suits(x, weight, bias) or kernels(x.device, vector_of(len(weight)), number) is None:
+    if bias is None:
+        return _activated(product(x, weight), number)
+    if not _suits(x, weight, bias) or kernels(x.device, vector_of(len(weight)), number) is None:
         return _activated(torch.nn.functional.linear(x, weight, bias), number)
-    found: Table = Epilogue.apply(torch.nn.functional.linear(x, weight), bias, number)  # type: ignore[no-untyped-call]
+    found: Table = Epilogue.apply(product(x, weight), bias, number)  # type: ignore[no-untyped-call]
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked import kernels, linear, norm_kernel
+from hopfleet.frameworks.torch.engines.stacked import kernels, linear, norm_kernel, products
 from hopfleet.frameworks.torch.session import TorchSession
 
 
@@ -36,6 +36,11 @@ def needed(session: TorchSession) -> Iterator[tuple[str, str]]:
     """Yield the sources and the names of kernels that a stack of such models is likely to launch."""
     if any(isinstance(optimizer, _compat.FUSED) for optimizer in session.optimizers):
         yield kernels.SOURCE, "adam"
+    if any(
+        type(module) is torch.nn.Linear and products.pays(products.ROWS, module.weight.numel())
+        for module in session.model.modules()
+    ):
+        yield products.SOURCE, "turn"
     for source in _sources(session.model):
         yield from itertools.product([source], ("forward", "backward"))
 
