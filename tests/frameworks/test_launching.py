@@ -177,6 +177,9 @@ def test_the_kernel_turns_weights_around(shape: tuple[int, ...]) -> None:
     assert turned is not None and torch.equal(turned(weight), weight.transpose(1, 2).contiguous())
     part = torch.randn(*shape[:2], shape[2] + 3, device="cuda")[..., 1:-2]
     assert torch.equal(turned(part), part.transpose(1, 2).contiguous())
+    table = torch.randn(shape[0], shape[1] * shape[2] + 5, device="cuda")
+    apart = table[:, 1:-4].unflatten(1, shape[1:])
+    assert torch.equal(turned(apart), apart.transpose(1, 2).contiguous())
 
 
 @pytest.mark.parametrize("blocks", [1, 3 * MEMBERS])

@@ -112,10 +112,10 @@ def norm_backward(of: Constants, grid: Triple, block: Triple, arguments: Argumen
 
 
 def turn(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
-    weight, turned, rows, columns = arguments
+    weight, turned, rows, columns, apart = arguments
     (across, down, members), tile = grid, of["TILE"]
     assert block == (tile, of["ABREAST"], 1)
-    found = memory(weight, members, rows, columns).transpose(1, 2)
+    found = memory(weight, members, rows * columns, apart=apart).unflatten(1, (rows, columns)).transpose(1, 2)
     covered = slice(None, across * tile), slice(None, down * tile)
     memory(turned, members, columns, rows).fill_(math.nan)[:, *covered] = found[:, *covered]
 

@@ -14,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
-from hopfleet.frameworks.torch.engines.stacked.launching import launchable, or_none, whole
+from hopfleet.frameworks.torch.engines.stacked.launching import launchable, or_none
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 ROWS, WEIGHTS = 1024, 1 << 17
@@ -27,10 +27,10 @@ SOURCE = f"""
 #define TILE {TILE}
 #define ABREAST {ABREAST}
 
-extern "C" __global__ void turn(const float* from, float* to, int rows, int columns)
+extern "C" __global__ void turn(const float* from, float* to, int rows, int columns, int apart)
 {{
     __shared__ float tile[TILE][TILE + 1];
-    from += (long long)blockIdx.z * rows * columns;
+    from += (long long)blockIdx.z * apart;
     to += (long long)blockIdx.z * rows * columns;
     const int column = blockIdx.x * TILE + threadIdx.x, row = blockIdx.y * TILE + threadIdx.x;
     for (int at = threadIdx.y; at < TILE; at += ABREAST)
@@ -53,9 +53,11 @@ class Turn:
     def __call__(self, weight: Table) -> Table:
         """Return weights, given with a first dimension for the members, with rows for columns."""
         members, rows, columns = weight.shape
+        flat = weight.flatten(1)
+        flat = flat if flat.stride(1) == 1 else flat.contiguous()  # members may lie apart, and are not copied for that
         turned = weight.new_empty(members, columns, rows)
         grid = -(-columns // TILE), -(-rows // TILE), members
-        self._launch(grid, (TILE, ABREAST, 1), [whole(weight), turned, rows, columns])
+        self._launch(grid, (TILE, ABREAST, 1), [flat, turned, rows, columns, flat.stride(0)])
         return turned
 
 
