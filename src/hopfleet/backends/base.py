@@ -62,7 +62,10 @@ class Backend(Protocol):
         """Let a worker fetch a training partition. Reported as PartitionPlaced or PartitionUnavailable."""
 
     def receive(self, timeout: float) -> list[Event]:
-        """Return the events so far, waiting up to ``timeout`` seconds for the first."""
+        """Return the events so far, waiting up to ``timeout`` seconds for the first.
+
+        A worker's reports of units are in the order of the units; the report of a save may overtake them.
+        """
 
     def now(self) -> float:
         """Return the seconds since the epoch, or virtual time."""

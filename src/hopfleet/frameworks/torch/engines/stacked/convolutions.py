@@ -30,6 +30,9 @@ ROUNDS = 3
 STEPS = 4
 """Steps in each measurement."""
 
+ENOUGH = 0.2
+"""Seconds after which no further measurement begins: the time of long steps varies less."""
+
 
 class Slower(Exception):
     """The reason why members train side by side."""
@@ -122,8 +125,8 @@ def _seconds_of(stack: Stack, batch: Batch, random: torch.Tensor) -> tuple[Stack
 def seconds(step: Callable[[], object], backend: CaptureBackend, device: torch.device) -> float:
     """Return the seconds that a step takes."""
     step()
-    found = []
-    for _ in range(ROUNDS):
+    found: list[float] = []
+    while len(found) < ROUNDS and STEPS * sum(found) < ENOUGH:
         backend.synchronize(device)
         began = time.perf_counter()
         for _ in range(STEPS):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hopfleet.frameworks.torch.engines.stacked.layout import Shape, largest
 
-WORTH = 4 << 20
+WORTH = 2 << 20
 """Numbers. A further stack takes as long as this many more numbers in one; see ``benchmarks.flotilla.padding``."""
 
 
