@@ -228,7 +228,8 @@ class Rehearsal:
         if (command.worker, trial.id) not in self._opened:
             self._opened.add((command.worker, trial.id))
             seconds += profile.open_seconds
-        if command.model.version and self._backend.makers[trial.id] != command.worker:
+        # Nobody has made a model yet whose trial goes on where it is being made.
+        if command.model.version and self._backend.makers.get(trial.id, command.worker) != command.worker:
             # One worker writes the model to memory and the other reads it.
             seconds += 2 * profile.load_seconds
             self.hop_bytes += profile.size if command.unit.trains else 0
