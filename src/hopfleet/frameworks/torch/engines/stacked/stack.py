@@ -187,7 +187,7 @@ class Stack:
             nonlocal read
             if read is not self._numbers:
                 read = self._numbers
-                settings.update({name: read[row][index][name] for name in FUSED_SETTINGS} | rates)
+                settings.update({name: read[row][index][name] for name in FUSED_SETTINGS}, **rates)
             fused(weights, grads, *rest, **settings, amsgrad=group["amsgrad"], maximize=False)
 
         return update
