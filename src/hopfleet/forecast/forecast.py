@@ -149,7 +149,7 @@ class Forecast:
         check_metrics(self.outline.goal, has_valid=self.spec.valid is not None)
         chosen, began = architectures(self.configs), time.monotonic()
         found = dict(timed)
-        works = any([self._works(profile) for profile in timed.values()])
+        works = bool([profile for profile in timed.values() if self._works(profile)])
         for number in dict.fromkeys([*chosen, *itertools.islice(self.configs, PROBES)]):
             if number in found:
                 continue
