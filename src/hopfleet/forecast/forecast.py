@@ -87,7 +87,7 @@ class Forecast:
         batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
         cheap = self.backend.name in IN_TURN or not worth_profiling(self.outline, batch_size)
         timed = {} if cheap else self._first_look(BATCHES)
-        probed = {**self._check(view), **timed}
+        probed = self._check(timed, view)
         if fail_fast:
             check_failures(probed.values())
         self._tell(probed, view)
@@ -140,16 +140,19 @@ class Forecast:
                 break
         return found
 
-    def _check(self, view: LiveView) -> dict[int, Profile]:
+    def _check(self, timed: Mapping[int, Profile], view: LiveView) -> dict[int, Profile]:
         """Check one configuration per architecture, and a few more while all fail; return their profiles.
 
-        A check builds the model, trains two batches, evaluates one, saves, loads and hops.
+        A check builds the model, trains two batches, evaluates one, saves, loads and hops. Those that were ``timed``
+        have done all of that.
         """
         check_metrics(self.outline.goal, has_valid=self.spec.valid is not None)
         chosen, began = architectures(self.configs), time.monotonic()
-        found: dict[int, Profile] = {}
-        works = False
+        found = dict(timed)
+        works = bool([profile for profile in timed.values() if self._works(profile)])
         for number in dict.fromkeys([*chosen, *itertools.islice(self.configs, PROBES)]):
+            if number in found:
+                continue
             if number not in chosen and (works or len(found) >= PROBES):
                 break
             if (took := time.monotonic() - began) > CHECKS_SECONDS:

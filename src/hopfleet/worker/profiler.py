@@ -15,6 +15,7 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Session
 from hopfleet.store.base import VersionStore
+from hopfleet.support.files import digest
 from hopfleet.support.user_code import describe_with_place, format_traceback, place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import UnitBatches
@@ -44,11 +45,14 @@ class Profiler:
         self._repeated = False
         #: Whether the gain of flotillas was measured.
         self._compared = False
+        #: Whether a trial that was timed has hopped.
+        self._has_hopped = False
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
         """Try a trial on real batches, and time ``batches`` batches of training, a save and a load.
 
         Without ``batches``, check the trial instead, in seconds: train two batches, evaluate one, save, load and hop.
+        The first trial that is timed hops, too, so it needs no check; but not where nothing is run afterwards.
         """
         context, metrics = self._context, dict[str, RowSum]()
         try:
@@ -70,11 +74,16 @@ class Profiler:
                 context.count_parameters(session, metrics, 1)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial), varying=self._varying(session, trial, unit))
+                seconds = time.perf_counter() - began
                 if batches:
-                    return self._timed(found, session, trial, unit, batches)
+                    found = self._timed(found, session, trial, unit, batches)
+                    if self._has_hopped or not context.spec.run:
+                        return found
+                    self._has_hopped = True
+                    seconds = opened + 2 * context.batch_size(trial) * found.seconds_per_row
                 sessions = [session]
                 del session
-                return self._hopped(found, sessions, trial, unit, time.perf_counter() - began)
+                return self._hopped(found, sessions, trial, unit, seconds)
         except (Exception, SystemExit) as error:
             with contextlib.suppress(Exception):
                 context.framework.explain(error)
@@ -114,12 +123,12 @@ class Profiler:
         context, session = self._context, sessions.pop()
         cpu = context.placement.kind == "cpu"  # on other devices, the same step may round differently
         try:
-            saved = self._digest(PROBE, session)
+            saved = self._digest(PROBE, session, durable=True)
             self._train(session, trial, unit, 1)
             stayed = self._digest(NEXT, session)
             del session
             hopped = context.open(trial)
-            hopped.load(self._versions.find(PROBE, saved))
+            hopped.load(self._versions.find(PROBE))
             if self._digest(PROBE, hopped) != saved:
                 return "a model that was saved and loaded again is not the same: build() must return it"
             self._train(hopped, trial, unit, 1)
@@ -137,9 +146,10 @@ class Profiler:
         stream = self._context.train_stream(session, trial, unit)
         session.train(FirstBatches(batches, stream, self._context.batch_size(trial)), last=False)
 
-    def _digest(self, ref: VersionRef, session: Session) -> str:
+    def _digest(self, ref: VersionRef, session: Session, *, durable: bool = False) -> str:
         """Save a session, and return the digest of the file."""
-        return self._versions.write(ref, session.save, durable=True, size=session.size)[0]
+        found, _ = self._versions.write(ref, session.save, durable=durable, size=session.size)
+        return found or digest(self._versions.find(ref))
 
     def _varying(self, session: Session, trial: Trial, unit: Unit) -> str:
         """Return a warning if training does not give the same bits each time. Only the first call checks."""
@@ -207,11 +217,12 @@ class Profiler:
         """Return the bytes of a saved version, and the seconds to save and to load it."""
         try:
             began = time.perf_counter()
-            digest, size = self._versions.write(PROBE, session.save, durable=True, size=session.size)
+            checksum, size = self._versions.write(PROBE, session.save, durable=True, size=session.size)
             saved = time.perf_counter()
-            session.load(self._versions.find(PROBE, digest))
+            session.load(self._versions.find(PROBE, checksum))
             loaded = time.perf_counter()
-            train()  # the other members of a team may still be loading, but not any more when all have trained
+            if len(self._context.placement.devices) > 1:
+                train()  # the other members may still be loading, but not any more when all have trained
             return size, saved - began, loaded - saved
         finally:
             self._versions.forget(PROBE.trial)

@@ -26,6 +26,9 @@ from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Ta
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.trial import ParameterGroup
 
+FUSED_SETTINGS = ("lr", "beta1", "beta2", "weight_decay", "eps")
+"""The settings that fused updates take."""
+
 Numbers = list[list[dict[str, float]]]
 """The settings of each group of each member."""
 
@@ -177,10 +180,14 @@ class Stack:
         rates = {"lr": self._layout.groups[index].settings["lr"][row, 0]} if self._reads_rates else {}
         rest = first, second, largest[0] if group["amsgrad"] else [], [self.steps[row]] * len(weights)
         fused = fused_update(decoupled=decoupled(optimizer, group))
+        read: Numbers = []
+        settings: dict[str, float | Table] = {}
 
         def update(grads: Sequence[Table]) -> None:
-            numbers = self._numbers[row][index]
-            settings = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")} | rates
+            nonlocal read
+            if read is not self._numbers:
+                read = self._numbers
+                settings.update({name: read[row][index][name] for name in FUSED_SETTINGS}, **rates)
             fused(weights, grads, *rest, **settings, amsgrad=group["amsgrad"], maximize=False)
 
         return update
@@ -188,6 +195,10 @@ class Stack:
     def _fused(self, index: int, pieces: Sequence[Table]) -> None:
         """Update a group of one member after another."""
         of_rows = zip(*(piece.unbind() for piece in pieces), strict=True)
+        if not self._layout.by_parameter:  # a device with one stream
+            for update, grads in zip(self._updates[index], of_rows, strict=True):
+                update(grads)
+            return
         with self._cache.part(GraphCache).side_by_side(self.weights.device) as on_lane:
             for row, (update, grads) in enumerate(zip(self._updates[index], of_rows, strict=True)):
                 with on_lane(row):
