@@ -163,6 +163,18 @@ def test_a_save_waits_for_a_unit_that_nothing_follows():
     assert [x.lookahead for x in follow if isinstance(x, m.RunUnit)] == [False] * 4
 
 
+def test_what_is_being_written_is_not_at_risk():
+    """Otherwise each version would be saved until the first of them is."""
+    bench = Bench(seconds=0.8, partitions=12)
+    saves, ahead = [], []
+    for _ in range(11):
+        follow = bench.tell(*bench.reports())
+        saves += [x.ref.version for x in follow if isinstance(x, m.SaveVersion)]
+        ahead += [x.unit.partition for x in follow if isinstance(x, m.RunUnit) and x.lookahead]
+    assert sorted(set(saves)) == [3, 6, 9] and saves.count(3) == 4
+    assert sorted(set(ahead)) == [2, 4, 5, 7, 8, 10, 11], "each time, the next two are told"
+
+
 @pytest.mark.parametrize(
     "options",
     [

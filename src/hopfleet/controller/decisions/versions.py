@@ -42,7 +42,8 @@ def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> I
 
 def at_risk(state: State, progress: Progress, version: int) -> bool:
     """Whether too much training would be lost with a version that is in one worker's memory alone."""
-    return (version - max(progress.saved, default=0)) * state.schedule.unit_seconds(progress) >= AT_RISK
+    written = [save.version for save in progress.saves.values() if not save.waits]
+    return (version - max([*progress.saved, *written], default=0)) * state.schedule.unit_seconds(progress) >= AT_RISK
 
 
 def _stays(state: State, progress: Progress) -> bool:
