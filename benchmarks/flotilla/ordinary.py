@@ -9,19 +9,20 @@ batches of 8. All run through Experiment on one worker, with evaluation and a ch
 trains the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. ``compiled`` is
 ``fast`` with a task that sets ``compile = True``; it is not among the modes by default, since compiling takes minutes.
 Figures are samples per second, without start-up; the same after the first epoch, in which models are built and steps
-are captured or compiled; how long the worker waits between two units, in the median; and how long after ``fit()`` the
-first unit begins.
+are captured or compiled; how long the worker waits between two units, in the median (if there are several partitions,
+until it goes on with the next one of an epoch); and how long after ``fit()`` the first unit begins.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ from torch import nn
 
 import hopfleet as hop
 from benchmarks.flotilla.device import GPT, VALID, Letters, Pictures, data
+from hopfleet.domain.unit import Work
+from hopfleet.monitor.records import Span
 
 torch.set_float32_matmul_precision("high")
 
@@ -172,10 +175,26 @@ def figures(name: str, mode: str, trials: int, most: int, folder: Path) -> Figur
     ended = max(span.ended for span in spans)
     first = [span.ended for span in spans if span.epoch == 1]
     later = work.rows * count * (epochs - 1) / (ended - max(first)) if epochs > 1 and not alone else 0.0
-    begun = sorted({span.started for span in spans})
-    ends = [max(span.ended for span in spans if span.started == each) for each in begun]
-    gaps = [after - before for before, after in zip(ends, begun[1:], strict=False)]
-    return Figures(samples / (ended - started), later, statistics.median(gaps or [0.0]), spans[0].started - called)
+    return Figures(samples / (ended - started), later, waited(spans), spans[0].started - called)
+
+
+def waited(spans: Sequence[Span]) -> float:
+    """Return how long the worker waits from unit to unit, in the median; if there are several partitions, in an epoch.
+
+    The units of a flotilla begin at the same time.
+    """
+    units: dict[float, list[Span]] = {}
+    for span in spans:
+        units.setdefault(span.started, []).append(span)
+    pairs = list(itertools.pairwise(sorted(units.items())))
+    inside = [(one, other) for one, other in pairs if _next_partition(one[1][0], other[1][0])]
+    gaps = [began - max(span.ended for span in some) for (_, some), (began, _) in inside or pairs]
+    return statistics.median(gaps or [0.0])
+
+
+def _next_partition(one: Span, other: Span) -> bool:
+    """Whether a unit trains on another partition in the epoch of the unit before."""
+    return one.work is other.work is Work.TRAIN and one.epoch == other.epoch
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ class TorchFramework(Framework):
     ) -> TorchSession:
         session: TorchSession
         if placement.strategy == SINGLE.strategy:
-            if placement.kind == "cuda":
+            if placement.kind == "cuda" and torch.device(placement.device).index is not None:
                 torch.cuda.set_device(placement.device)  # engines use streams and kernels of the current device
             session = TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
             if cache is not None and cache.fast:
