@@ -228,7 +228,7 @@ class Rehearsal:
         if (command.worker, trial.id) not in self._opened:
             self._opened.add((command.worker, trial.id))
             seconds += profile.open_seconds
-        # Nobody has made a model yet whose trial goes on where it is being made.
+        # A model that is still being made has no maker yet: its trial goes on at the same worker.
         if command.model.version and self._backend.makers.get(trial.id, command.worker) != command.worker:
             # One worker writes the model to memory and the other reads it.
             seconds += 2 * profile.load_seconds

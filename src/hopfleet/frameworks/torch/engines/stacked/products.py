@@ -68,7 +68,7 @@ def turn(device: torch.device) -> Turn:
 
 
 def pays(rows: int, weights: int) -> bool:
-    """Whether weights should be turned around for a layer of so many weights, in batches of so many rows."""
+    """Whether weights should be turned around, given the rows of a batch and the weights of a layer."""
     return rows >= ROWS and weights >= WEIGHTS and torch.get_float32_matmul_precision() != "highest"
 
 

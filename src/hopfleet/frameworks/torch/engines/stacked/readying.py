@@ -26,7 +26,7 @@ def begin(session: TorchSession) -> None:
     if readiness.begun:
         return
     readiness.begun = True
-    # Whoever needs a kernel that cannot be compiled does without.
+    # A stack does without a kernel that cannot be compiled.
     with contextlib.suppress(Exception):
         for source, name in dict.fromkeys(needed(session)):
             _compat.begin_kernel(source, name, session.device)
