@@ -89,6 +89,16 @@ def test_trials_of_the_same_form_come_first():
     assert along(desk, "w1", Unit("t1", 1, 0), fusion) == ["t3", "t4", "t6", "t2"]
 
 
+@pytest.mark.parametrize(("most", "expected"), [(2, ["t3"]), (4, ["t3", "t4"]), (5, ["t3", "t4", "t2", "t5"])])
+def test_trials_of_another_form_come_all_at_once(most, expected):
+    """A part of them would be a stack of its own, which is built anew when the others come."""
+    desk = Desk(None, trials=5)
+    for number, form in enumerate("abaab", 1):
+        desk[f"t{number}"].trial.config["form"] = form  # type: ignore[index]
+    fusion = Fusion(lambda config: None, lambda config: config["form"], whole=True, most=most, memory=100, size=1)
+    assert along(desk, "w1", Unit("t1", 1, 0), fusion) == expected
+
+
 def test_who_was_lost_with_a_worker_goes_alone():
     desk = Desk(None, trials=3)
     desk["t2"].losses.append("killed")

@@ -37,7 +37,7 @@ def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Prof
     key = _any_size if spare and task.framework.mixes_batch_sizes else partial(_batch_size, batch_size)
     return {
         "exact": Fusion(key, most=most, memory=memory, size=size),
-        "fast": Fusion(key, _form, most=most, memory=memory, size=size),
+        "fast": Fusion(key, _form, whole=not spare, most=most, memory=memory, size=size),
     }
 
 

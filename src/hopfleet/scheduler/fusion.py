@@ -5,7 +5,9 @@ the same epoch, have the same group key (the batch size, unless the device can m
 there; together they read, transform and move every batch once. A flotilla is formed anew for each unit, so no trial
 waits for another: trials that ran together are ready together, and usually continue together.
 
-Trials whose weights can be stacked for certain are preferred as companions of each other.
+Trials whose weights can be stacked for certain are preferred as companions of each other. Where a part of them would
+gain little, as on a CPU, those of another form come all at once or not at all: a stack that gains or loses members is
+built anew.
 
 Measured rates decide who waits for whom. Each unit counts with its share of the time of its flotilla: on the CPU by the
 clock of the host, on CUDA by the time that the device works for each member. Slow and fast trials may be members of one
@@ -44,6 +46,8 @@ class Fusion:
     kin: Callable[[Config], Hashable]
     #: Returns a finer key; among trials that may train together, those with equal finer keys come first.
     form: Callable[[Config], Hashable] = _formless
+    #: Whether trials of another form than the first join a flotilla that trains only all at once.
+    whole: bool = False
     #: Maximum number of members.
     most: int = 32
     #: Maximum bytes of the models that a worker trains at once.
@@ -98,15 +102,24 @@ def companions(
             progress.trial.number,
         )
     )
-    chosen: list[Unit] = []
+    chosen: list[Progress] = []
     taken = schedule.unit_seconds(first)
-    for progress in found[:room]:
-        seconds = schedule.unit_seconds(progress)
-        if together is None and taken + seconds / 2 > share:
+    for some in _parts(found, fusion, form) if fusion.whole and unit.trains else ([one] for one in found):
+        seconds = sum(map(schedule.unit_seconds, some))
+        if len(chosen) + len(some) > room or (together is None and taken + seconds / 2 > share):
             break
         taken += seconds
-        chosen.append(Unit(progress.trial.id, unit.epoch, unit.partition, unit.work))
-    return chosen
+        chosen += some
+    return [Unit(progress.trial.id, unit.epoch, unit.partition, unit.work) for progress in chosen]
+
+
+def _parts(found: list[Progress], fusion: Fusion, form: Hashable) -> Iterable[list[Progress]]:
+    """Divide trials into those that join a flotilla at once: one by one those of ``form``, and all of another form."""
+    parts: dict[Hashable, list[Progress]] = {}
+    for progress in found:
+        own = fusion.form(progress.trial.config)
+        parts.setdefault((own, progress.trial.id if own == form else ""), []).append(progress)
+    return parts.values()
 
 
 def _trainable(schedule: Schedule, slot: Slot, unit: Unit) -> Iterable[Progress]:
