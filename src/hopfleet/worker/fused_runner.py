@@ -111,7 +111,8 @@ class FusedRunner:
         commands = {member.command.attempt: member.command for member in members}
 
         def given_up() -> list[int]:
-            return [number for number, attempt in enumerate(commands) if attempt in self._given_up]
+            gone = self._given_up
+            return [number for number, attempt in enumerate(commands) if attempt in gone] if gone else []
 
         def interruptible(stream: Stream) -> InterruptibleStream:
             return InterruptibleStream(stream, lambda: self._give_up(commands, started))

@@ -164,7 +164,7 @@ class JointOptimizer:
             weight.grad = None
 
     def _step(self) -> bool:
-        grads = [weight.grad for weight in self._weights if weight.grad is not None and not weight.grad.is_sparse]
+        grads = [grad for weight in self._weights if (grad := weight.grad) is not None and not grad.is_sparse]
         whole = len(grads) == len(self._weights)
         if whole and self._cuts in self._proven:
             self._update(grads)
