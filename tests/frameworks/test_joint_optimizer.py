@@ -194,6 +194,25 @@ def test_a_hook_of_the_backward_pass_sees_the_configuration_of_its_own_trial(tmp
     assert made == [2] * (len(Batches()) - 1)
 
 
+def test_the_schedule_of_a_trial_that_came_from_elsewhere_steps_after_its_optimizer(tmp_path, made):
+    """All updates of its first unit here are joint, and torch warns of a schedule whose optimizer has not stepped."""
+    configs = [{"lr": 0.01}, {"lr": 0.02}]
+    task = Task()
+    first = several(task, configs)
+    task.framework.flotilla(first).train(Batches(), last=[False, False])
+    for number, one in enumerate(first):
+        one.save(tmp_path / str(number))
+    hopped = [
+        task.framework.open(config, seed=number, placement=CPU, threads=1, cache=first[0].cache)
+        for number, config in enumerate(configs)
+    ]
+    for number, one in enumerate(hopped):
+        one.load(tmp_path / str(number))
+    results = [task.framework.flotilla(some).train(Batches(), last=[True, True]) for some in (hopped, first)]
+    assert results[0] == results[1] and all(isinstance(found, dict) for found in results[0])
+    assert [bits(one, tmp_path) for one in hopped] == [bits(one, tmp_path) for one in first]
+
+
 class Failing(Task):
     """Raises in the backward pass."""
 

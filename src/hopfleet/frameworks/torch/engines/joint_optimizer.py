@@ -109,6 +109,8 @@ class JointOptimizer:
         self._states: list[dict[str, torch.Tensor]] = []
         width = 0
         optimizers = [session.optimizers[0] for session in self.sessions]
+        for optimizer in optimizers:
+            _compat.count_as_stepped(optimizer)  # maybe on another worker; a schedule expects a step before its own
         groups = [(optimizer, group) for optimizer in optimizers for group in optimizer.param_groups]
         # Groups with the same settings lie side by side.
         for optimizer, group in sorted(groups, key=lambda pair: _settings(*pair)):
