@@ -111,8 +111,7 @@ class FusedRunner:
         commands = {member.command.attempt: member.command for member in members}
 
         def given_up() -> list[int]:
-            gone = self._given_up
-            return [number for number, attempt in enumerate(commands) if attempt in gone] if gone else []
+            return [number for number, attempt in enumerate(commands) if attempt in self._given_up]
 
         def interruptible(stream: Stream) -> InterruptibleStream:
             return InterruptibleStream(stream, lambda: self._give_up(commands, started))

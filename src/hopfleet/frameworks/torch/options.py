@@ -65,11 +65,6 @@ class TrainingOptions:
         """The options that apply to the whole process while a trial runs, so that trials together must share them."""
         return self.deterministic, self.precision == "tf32"
 
-    @property
-    def casts(self) -> bool:
-        """Whether losses and metrics are computed in another type than the weights have."""
-        return PRECISIONS[self.precision] is not None
-
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """Return the context in which losses and metrics are computed."""
         dtype = PRECISIONS[self.precision]

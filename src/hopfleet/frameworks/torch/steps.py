@@ -93,13 +93,10 @@ class Steps:
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         trial = self._trial
-        if self._losses and not trial.options.casts:
+        # What the first batch of a unit does, all of them do.
+        watched = contextlib.nullcontext() if self._losses else no_update()
+        with trial.options.autocast(trial.device), watched:
             loss = trial.hooks.loss(trial.callable, batch)
-        else:
-            # What the first batch of a unit does, all of them do.
-            watched = contextlib.nullcontext() if self._losses else no_update()
-            with trial.options.autocast(trial.device), watched:
-                loss = trial.hooks.loss(trial.callable, batch)
         check_loss(loss)
         return loss
 

@@ -19,15 +19,12 @@ from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_k
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, Proof, StackCache
 from hopfleet.frameworks.torch.engines.stacked.gradients import CLOSE, Gradients, alike
-from hopfleet.frameworks.torch.engines.stacked.kernels import AdamKernel, adam_kernel
+from hopfleet.frameworks.torch.engines.stacked.kernels import SETTINGS, AdamKernel, adam_kernel
 from hopfleet.frameworks.torch.engines.stacked.layout import Group, Layout
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, decoupled, settings_of, state_names
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.trial import ParameterGroup
-
-FUSED_SETTINGS = ("lr", "beta1", "beta2", "weight_decay", "eps")
-"""The settings that fused updates take."""
 
 Numbers = list[list[dict[str, float]]]
 """The settings of each group of each member."""
@@ -187,7 +184,7 @@ class Stack:
             nonlocal read
             if read is not self._numbers:
                 read = self._numbers
-                settings.update({name: read[row][index][name] for name in FUSED_SETTINGS}, **rates)
+                settings.update({name: read[row][index][name] for name in SETTINGS}, **rates)
             fused(weights, grads, *rest, **settings, amsgrad=group["amsgrad"], maximize=False)
 
         return update
