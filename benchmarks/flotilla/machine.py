@@ -286,18 +286,22 @@ def _shared() -> int:
     return shutil.disk_usage(TMPFS).used if TMPFS.is_dir() else 0
 
 
-def measured(name: str, contender: str, folder: Path, quick: bool, limit: float) -> Outcome:
-    """Run a contender alone, for at most ``limit`` seconds."""
+def measured(
+    name: str, contender: str, folder: Path, quick: bool, limit: float, checkout: Path | None = None
+) -> Outcome:
+    """Run a contender alone, of this or another checkout, for at most ``limit`` seconds."""
     command = [sys.executable, "-m", "benchmarks.flotilla.machine", name, "--contender", contender]
     command += ["--folder", str(folder), *(["--quick"] if quick else [])]
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "HOPFLEET_HOME": str(folder / "home")}
     if contender in (PLAIN, WEIGH):
         # Libraries below torch start their own threads. The other contenders limit them already.
         variables["OMP_NUM_THREADS"] = "1"
+    if checkout is not None:
+        variables["PYTHONPATH"] = f"{checkout / 'src'}{os.pathsep}{checkout}"
     log = folder / f"{contender}.log"
     began = time.monotonic()
     with log.open("wb") as output:
-        process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=checkout, env={**os.environ, **variables}, stdout=output, stderr=output)
     watch = Watch(process.pid)
     trouble = ""
     try:
@@ -317,13 +321,13 @@ def measured(name: str, contender: str, folder: Path, quick: bool, limit: float)
     return Outcome(said["done"] - began, watch.peak, watch.busy, said["accuracies"], "", watch.files, said.get("cost"))
 
 
-def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcome]:
-    """Run all contenders on one workload, one after the other."""
+@contextlib.contextmanager
+def prepared(name: str, quick: bool) -> Iterator[Path]:
+    """Write the data of a workload to a temporary folder, and calibrate its preprocessing."""
     import numpy as np
 
     from benchmarks.flotilla.workloads import WORKLOADS
 
-    found: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="hopfleet-bench-") as place:
         folder = Path(place)
         for role, arrays in zip(("train", "valid"), WORKLOADS[name].data(quick), strict=True):
@@ -333,6 +337,13 @@ def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcom
         if WORKLOADS[name].transform is not None:
             weighed = measured(name, WEIGH, folder, quick, LIMIT_SECONDS)
             _say(name, weighed.trouble or f"batches are made of {(folder / WEIGH).read_text()} moments")
+        yield folder
+
+
+def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcome]:
+    """Run all contenders on one workload, one after the other."""
+    found: dict[str, Outcome] = {}
+    with prepared(name, quick) as folder:
         for contender in contenders:
             limit = LIMIT_SECONDS
             if contender == FRESH and REUSED in found and found[REUSED].ok:
