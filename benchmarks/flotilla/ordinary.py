@@ -1,16 +1,17 @@
 """On a GPU: ordinary tasks, with optimizers as their constructors make them, one at a time and together.
 
-    python -m benchmarks.flotilla.ordinary [mixed sizes mlp gpt resnet gpt2] [--modes off exact fast compiled]
+    python -m benchmarks.flotilla.ordinary [mixed sizes mlp gpt resnet gpt2 bert] [--modes off exact fast compiled]
 
 ``mixed``: perceptrons of 1 to 3 layers of 128 to 1024 with dropout, trained by Adam, AdamW or SGD in batches of 64, 128
 or 256; ``sizes``: the same in batches of 32 to 512; ``mlp``: 1024-1000-500-2, Adam, tf32, 4 partitions; ``gpt``: AdamW
 and OneCycleLR; ``resnet``: SGD with momentum; ``gpt2``: a GPT-2 of Hugging Face with 10 million parameters, AdamW,
-batches of 8. All run through Experiment on one worker, with evaluation and a checkpoint after each epoch. ``off``
-trains the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. ``compiled`` is
-``fast`` with a task that sets ``compile = True``; it is not among the modes by default, since compiling takes minutes.
-Figures are samples per second, without start-up; the same after the first epoch, in which models are built and steps
-are captured or compiled; how long the worker waits between two units, in the median (if there are several partitions,
-until it goes on with the next one of an epoch); and how long after ``fit()`` the first unit begins.
+batches of 8; ``bert``: one of their BERTs with 3 million, masks and batches of 16. All run through Experiment on one
+worker, with evaluation and a checkpoint after each epoch. ``off`` trains the same configurations one at a time, for
+fewer epochs and, where they are alike, fewer of them. ``compiled`` is ``fast`` with a task that sets ``compile =
+True``; it is not among the modes by default, since compiling takes minutes. Figures are samples per second, without
+start-up; the same after the first epoch, in which models are built and steps are captured or compiled; how long the
+worker waits between two units, in the median (if there are several partitions, until it goes on with the next one of an
+epoch); and how long after ``fit()`` the first unit begins.
 """
 
 from __future__ import annotations
@@ -95,6 +96,24 @@ class HuggingFace(hop.TorchTask):
         return model(input_ids=x, labels=x).loss
 
 
+class Classifier(hop.TorchTask):
+    """A BERT as people fine-tune it: dropout everywhere, and sequences of different lengths."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        from transformers import BertConfig, BertForSequenceClassification
+
+        torch.set_float32_matmul_precision("high")
+        shape = BertConfig(vocab_size=256, hidden_size=256, num_hidden_layers=4, num_attention_heads=4)
+        shape.intermediate_size = 1024
+        model = BertForSequenceClassification(shape)
+        return model, torch.optim.AdamW(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        x = batch["x"][:, :128].long()
+        there = torch.arange(128, device=x.device) < 64 + x[:, :1] % 65
+        return model(input_ids=x, attention_mask=there, labels=x[:, 0] % 2).loss
+
+
 RATE = {"lr": hop.loguniform(1e-5, 1e-3)}
 
 
@@ -129,6 +148,7 @@ WORKLOADS = {
     "gpt": Workload(Cycle, "gpt", 8192, 16, RATE, 1, 5, 1, 2),
     "resnet": Workload(Momentum, "resnet", 4096, 32, RATE, 1, 6, 2, 2),
     "gpt2": Workload(HuggingFace, "gpt", 4096, 8, RATE, 1, 5, 1, 2),
+    "bert": Workload(Classifier, "gpt", 4096, 16, RATE, 1, 5, 1, 2),
 }
 
 

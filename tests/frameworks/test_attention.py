@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.func import grad, vmap
+from torch.func import grad, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
@@ -56,10 +56,90 @@ def test_one_operation_forward_and_one_backward(dtype):
     assert attentions(lambda one: grad(loss)(one, x), dtype) > 2  # else torch has a rule of its own by now
 
 
+MASKS: dict[str, Any] = {
+    "causal": torch.ones(7, 7, dtype=torch.bool).tril(),
+    "numbers": torch.randn(7, 7, generator=torch.Generator().manual_seed(1)),
+    "of sequences": (torch.arange(7) < torch.tensor([[7], [4], [1]]))[:, None, None],
+    "of heads": torch.randn(2, 7, 7, generator=torch.Generator().manual_seed(2)),
+    "of all": torch.randn(3, 2, 7, 7, generator=torch.Generator().manual_seed(3)) > -1,
+}
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.skipif(DEVICE != "cpu", reason="on CUDA torch cannot do it for many members")
-def test_with_a_mask_it_is_torchs_own():
-    weights, x = inputs()
-    mask = torch.ones(7, 7, dtype=torch.bool, device=DEVICE).tril()
+@pytest.mark.parametrize("kind", MASKS)
+def test_with_a_mask(kind):
+    (weights, x), mask = inputs(), MASKS[kind].to(DEVICE)
     found = vmap(lambda one: grad(folded)(one, x, mask))(weights)
-    torch.testing.assert_close(found, vmap(lambda one: grad(loss)(one, x, mask))(weights))
+    for one, of_one in zip(weights, found, strict=True):
+        alone = grad(loss)(one, x, mask)
+        assert (of_one - alone).abs().max() < 1e-3 * alone.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_masks_of_members_and_masks_that_learn():
+    weights, x = inputs()
+    masks = torch.randn(MEMBERS, 3, 1, 7, 7, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    found = vmap(lambda one, mask: grad(folded)(one, x, mask))(weights, masks)
+    learnt = vmap(lambda one, mask: grad(folded, argnums=2)(one, x, mask))(weights, masks)
+    for row, one in enumerate(weights):
+        for argument, of_one in ((0, found[row]), (2, learnt[row])):
+            alone = grad(loss, argnums=argument)(one, x, masks[row])
+            assert (of_one - alone).abs().max() < 1e-3 * alone.abs().max()
+
+
+def test_heads_that_share_keys_and_values():
+    query, key = torch.randn(3, 6, 5, 8, device=DEVICE), torch.randn(3, 2, 5, 8, device=DEVICE)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    with StackedOperations():
+        found = attention(query, key, key, enable_gqa=True)
+    torch.testing.assert_close(found, attention(query, key, key, enable_gqa=True), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}])
+@pytest.mark.parametrize("masked", [False, True])
+def test_dropout_is_the_same_both_ways_and_differs_among_members(options, masked):
+    weights, x = inputs()
+    weights = weights[:1].expand_as(weights)
+    mask = MASKS["of sequences"].to(DEVICE) if masked and not options else None
+    torch.manual_seed(0)
+
+    def work(one: Any) -> Any:
+        query, key, value = (x @ one).view(3, 7, 3, 2, 8).permute(2, 0, 3, 1, 4)
+
+        def outcome(value: Any) -> Any:
+            with StackedOperations():
+                attention = torch.nn.functional.scaled_dot_product_attention
+                found = attention(query, key, value, mask, dropout_p=0.5, **options)
+            return found.sum(), found
+
+        grads, (_, found) = grad_and_value(outcome, has_aux=True)(value)
+        return (grads * value).sum(), found.sum()
+
+    again, found = vmap(work, randomness="different")(weights)
+    torch.testing.assert_close(again, found, rtol=1e-3, atol=1e-3)  # the outcome is linear in the values
+    assert len(set(found.tolist())) == MEMBERS
+
+
+@pytest.mark.parametrize("mask", [None, *MASKS])
+def test_rates_of_members(mask):
+    weights, x = inputs()
+    weights = weights[:1].expand_as(weights)
+    rates = torch.tensor([0.0, 0.0, 0.3, 0.3, 1.0], device=DEVICE)
+    options = {} if mask is None else {"mask": MASKS[mask].to(DEVICE)}
+    torch.manual_seed(0)
+    found = vmap(lambda one, rate: grad(folded)(one, x, dropout_p=rate, **options), randomness="different")(
+        weights, rates
+    )
+    alone = grad(loss)(weights[0], x, **options)
+    for row in (0, 1):
+        assert (found[row] - alone).abs().max() < 1e-3 * alone.abs().max()
+    assert not torch.equal(found[2], found[3]) and not found[4].any()
+
+
+def test_places_that_may_attend_to_nothing_get_zeros():
+    query = torch.randn(2, 3, 4, 8, device=DEVICE)
+    mask = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.bool, device=DEVICE)
+    with StackedOperations():
+        attention = torch.nn.functional.scaled_dot_product_attention
+        found = attention(query, query, query, mask, dropout_p=torch.tensor(0.0, device=DEVICE))
+    assert not found[:, :, 1].any() and found.isfinite().all()

@@ -13,7 +13,7 @@ from hopfleet.domain.placement import CPU
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines import choose
-from hopfleet.frameworks.torch.engines.stacked import kernels, linear, norm_kernel, products, readying
+from hopfleet.frameworks.torch.engines.stacked import dropout, kernels, linear, norm_kernel, products, readying
 from hopfleet.frameworks.torch.session import TorchSession
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -47,6 +47,12 @@ def test_what_a_stack_is_likely_to_launch() -> None:
     both = [(source, name) for source in (norm, gelu, plain) for name in ("forward", "backward")]
     assert list(readying.needed(session())) == [(kernels.SOURCE, "adam"), *both]
     assert list(readying.needed(session(torch.optim.SGD))) == both
+
+
+def test_dropout_has_a_kernel() -> None:
+    one = session()
+    one.model.append(torch.nn.Dropout())
+    assert (dropout.SOURCE, "drop") in list(readying.needed(one))
 
 
 def test_large_layers_are_likely_to_be_turned_around(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked import linear, norm_kernel, products
+from hopfleet.frameworks.torch.engines.stacked import dropout, linear, norm_kernel, products
 
 aten = torch.ops.aten
 
@@ -120,12 +120,24 @@ def turn(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> No
     memory(turned, members, columns, rows).fill_(math.nan)[:, *covered] = found[:, *covered]
 
 
+def drop(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    """Drop numbers at random; the same ones for the same seed."""
+    table, rates, seed, out, numbers, apart = arguments
+    members = grid[1]
+    assert block[1:] == (1, 1) and table.data_ptr() % 16 == 0
+    chance = torch.rand(members, numbers, generator=torch.Generator().manual_seed(seed.item()))
+    rate = memory(rates, members, apart=apart).unsqueeze(1)
+    scale = torch.where(rate < 1, 1 / (1 - rate), 0)
+    memory(out, members, numbers).copy_(memory(table, members, numbers) * torch.where(chance < rate, 0, scale))
+
+
 KERNELS: Mapping[str, Callable[[Constants, Triple, Triple, Arguments], None]] = {
     "linear forward": epilogue,
     "linear backward": epilogue_backward,
     "norm forward": norm,
     "norm backward": norm_backward,
     "turn": turn,
+    "drop": drop,
 }
 
 
@@ -138,7 +150,7 @@ class StandIns:
 
     def compile(self, source: str, name: str, device: torch.device) -> Callable[..., None]:
         constants = {key: int(value) for key, value in re.findall(r"^#define (\w+) (\d+)$", source, re.MULTILINE)}
-        kind = "turn" if name == "turn" else f"{'norm' if 'WIDTH' in constants else 'linear'} {name}"
+        kind = name if name in KERNELS else f"{'norm' if 'WIDTH' in constants else 'linear'} {name}"
         self.compiled.append(kind)
         return functools.partial(self._launch, kind, constants)
 
@@ -152,8 +164,8 @@ def in_place_of_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """Let tables on the CPU be left to stand-ins, where those on CUDA are left to kernels."""
     found = StandIns()
     monkeypatch.setattr(_compat, "compiled_kernel", found.compile)
-    caches = (linear.kernels, norm_kernel.kernels, products.turn)
-    for module in (linear, norm_kernel, products):
+    caches = (linear.kernels, norm_kernel.kernels, products.turn, dropout.kernel)
+    for module in (linear, norm_kernel, products, dropout):
         monkeypatch.setattr(module, "launchable", lambda *tables: {one.dtype for one in tables} == {torch.float32})
     for cache in caches:
         cache.cache_clear()

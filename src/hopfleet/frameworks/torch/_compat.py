@@ -215,31 +215,42 @@ def own_generator(device: torch.device, generator: torch.Generator) -> Iterator[
 
 
 def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the outcome of attention, and the logarithms that the backward pass needs."""
-    aten = torch.ops.aten
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    rate: float,
+    causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, ...]:
+    """Return the outcome of attention, the logarithms that the backward pass needs, and seed and offset of dropout."""
+    aten, tensors = torch.ops.aten, (query, key, value)
     if query.is_cuda:
-        found = aten._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal, scale=scale)
-    else:
-        found = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, scale=scale)
-    return found[0], found[1]
+        return aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
+            *tensors, mask, True, rate, causal, scale=scale
+        )
+    assert mask is None and not rate
+    return aten._scaled_dot_product_flash_attention_for_cpu(*tensors, 0.0, causal, scale=scale)  # type: ignore[no-any-return]
 
 
 def attention_backward(
-    grad: torch.Tensor, *saved: torch.Tensor, causal: bool, scale: float | None
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *rest: Any,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of query, key and value, given these, the outcome and the logarithms as ``saved``."""
-    aten, (query, key, value, out, logs) = torch.ops.aten, saved
-    tensors = (grad, query, key, value)
+    """Return the gradients of query, key and value, given all that ``attention`` returned, and its options."""
+    aten, tensors = torch.ops.aten, (grad, query, key, value)
+    out, logs, *chance, rate, causal, scale = rest
     if grad.is_cuda:
-        seed = torch.zeros((), dtype=torch.int64, device=grad.device)  # and offset, of a dropout of 0
         swapped = [tensor.transpose(1, 2) for tensor in (*tensors, out)]
         lengths = None, None, query.shape[2], key.shape[2]
         # Where all three have one shape, their gradients lie side by side.
         alike = query.shape == key.shape == value.shape
         options = {"scale": scale, "shared_storage_dqdkdv": alike}
-        inputs = *swapped[:4], None, swapped[4], *lengths, logs, 0.0, seed, seed, int(causal), False
+        inputs = *swapped[:4], mask, swapped[4], *lengths, logs, rate, *chance, int(causal), False
         found = aten._efficient_attention_backward(*inputs, **options)
         found = [one.transpose(1, 2) for one in found[:3]]
     else:

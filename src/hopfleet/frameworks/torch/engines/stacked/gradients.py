@@ -24,9 +24,10 @@ from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.stacked import onednn
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.common import CommonConfig, Differs, compared, separating
+from hopfleet.frameworks.torch.engines.stacked.dropout import Dropout, use_rates, without_dropout
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.linear import Activated, join_activations
-from hopfleet.frameworks.torch.engines.stacked.models import Dropout, Loss, form, use_rates
+from hopfleet.frameworks.torch.engines.stacked.models import Loss, form
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
@@ -101,7 +102,7 @@ class Gradients:
         # A model that keeps its configuration has it without the numbers that differ, too.
         kept[id(first.config)] = self.config.with_values({}, self.config.differing | self._scalars.keys())
         loss = Loss(first.hooks, copy.deepcopy(first.model, kept))
-        use_rates(loss.model)
+        use_rates(loss.model, [session.model for session in self._sessions])
         if self._kernels and form(first) not in self._cache.apart:
             join_activations(loss.model)
         return loss.train()
@@ -121,8 +122,8 @@ class Gradients:
             if name in self._parameters or name in self._common:
                 continue
             path, _, last = name.removeprefix("model.").rpartition(".")
-            if last == "rate" and isinstance(self.loss.get_submodule(f"model.{path}" if path else "model"), Dropout):
-                rates = [model[path].p for model in models]
+            if isinstance(self.loss.get_submodule(f"model.{path}" if path else "model"), Dropout):
+                rates = [float(model[path].p) for model in models]
                 found[name] = torch.tensor(rates, device=self._device)
             else:
                 found[name] = torch.stack([getattr(model[path], last).detach() for model in models])
@@ -167,7 +168,8 @@ class Gradients:
             first = self._sessions[0]
             differing = sorted(self.config.differing), list(self._scalars)
             sizes = len(self._sessions), self._layout.shapes
-            self._kind = f"{id(first.task)} {form(first)} {sizes} {self.config} {differing}"
+            rates = [module.common for module in self.loss.modules() if isinstance(module, Dropout)]
+            self._kind = f"{id(first.task)} {form(first)} {sizes} {rates} {self.config} {differing}"
         return self._kind, *(
             (name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()
         )
@@ -287,16 +289,3 @@ class Gradients:
         precision = float(max(torch.finfo(one).eps for one in types))
         limit = ROUNDING * math.sqrt(precision)
         return min(limit, STRICT * precision) if self.config.differing else limit
-
-
-@contextlib.contextmanager
-def without_dropout(*modules: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off: chance would hide the effect of rounding."""
-    chance = [one for module in modules for one in module.modules() if "Dropout" in type(one).__name__]
-    for one in chance:
-        one.eval()
-    try:
-        yield
-    finally:
-        for one in chance:
-            one.train()

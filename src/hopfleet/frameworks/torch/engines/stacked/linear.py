@@ -22,6 +22,9 @@ from hopfleet.frameworks.torch.engines.stacked.updates import Table
 ACTIVATIONS = ("", "relu", "gelu", "tanh-gelu")
 """Functions that a kernel can apply after the bias; the first one is none."""
 
+COMPOSED = ("transformers.activations.NewGELUActivation", "transformers.activations.FastGELUActivation")
+"""Classes that compute ``gelu`` with the approximation by a tangent in eight operations."""
+
 LANES, ABREAST = 32, 8
 """Threads of a block along a row, and the rows that a block reads at once."""
 
@@ -175,6 +178,15 @@ def linear(x: Table, weight: Table, bias: Table | None = None, activation: str =
     return found
 
 
+def addmm(bias: Table, x: Table, weight: Table, **options: Argument) -> Table:
+    """Return a product with a sum, which some libraries write for a linear layer."""
+    layer = bias.ndim == 1 and x.ndim == 2 and len(bias) == weight.shape[1] and not options
+    if not layer or not _suits(x, weight, bias) or kernels(x.device, vector_of(len(bias)), 0) is None:
+        return torch.addmm(bias, x, weight, **options)
+    found: Table = Epilogue.apply(x @ weight, bias, 0)  # type: ignore[no-untyped-call]
+    return found
+
+
 def _suits(x: Table, weight: Table, bias: Table) -> bool:
     """Whether a layer learns, on a device and in a type that kernels are made for."""
     return weight.requires_grad and bias.requires_grad and x.numel() > 0 and launchable(x, weight, bias)
@@ -267,7 +279,14 @@ class Activated(torch.nn.Module):
 
 
 def join_activations(model: torch.nn.Module) -> None:
-    """Join each linear layer of a sequence with the activation after it. Parameters keep their names."""
+    """Join each linear layer of a sequence with the activation after it. Parameters keep their names.
+
+    Activations that a library composes of many operations become one.
+    """
+    for module in list(model.modules()):
+        for name, child in _compat.children(module):
+            if f"{type(child).__module__}.{type(child).__qualname__}" in COMPOSED and not _compat.has_hooks(child):
+                setattr(module, name, torch.nn.GELU(approximate="tanh"))
     for sequence in [module for module in model.modules() if type(module) is torch.nn.Sequential]:
         for (name, layer), (next_name, then) in itertools.pairwise(_compat.children(sequence)):
             activation = activation_of(then)

@@ -23,30 +23,6 @@ class Unstackable(Exception):
     """The reason why a member cannot be stacked."""
 
 
-class Dropout(torch.nn.Module):
-    """Dropout with a rate for each member."""
-
-    rate: torch.Tensor
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.register_buffer("rate", torch.tensor(rate))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training:
-            return x
-        kept = torch.rand_like(x) >= self.rate
-        return x * kept / (1 - self.rate).clamp(min=1e-12)
-
-
-def use_rates(model: torch.nn.Module) -> None:
-    """Replace torch's dropout by one with a rate for each member."""
-    for module in model.modules():
-        for name, child in list(module.named_children()):
-            if type(child) is torch.nn.Dropout:
-                setattr(module, name, Dropout(child.p))
-
-
 class Loss(torch.nn.Module):
     """The loss of a task as a module, so that everything it reads can be passed in."""
 

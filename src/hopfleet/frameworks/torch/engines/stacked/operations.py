@@ -9,15 +9,17 @@ from torch.overrides import TorchFunctionMode
 
 from hopfleet.frameworks.torch.engines.stacked.attention import attend
 from hopfleet.frameworks.torch.engines.stacked.cross_entropy import cross_entropy
+from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
 from hopfleet.frameworks.torch.engines.stacked.embeddings import embedding
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument
-from hopfleet.frameworks.torch.engines.stacked.linear import linear
+from hopfleet.frameworks.torch.engines.stacked.linear import addmm, linear
 from hopfleet.frameworks.torch.engines.stacked.norms import layer_norm, layer_norm_by_kernel, rms_norm
 from hopfleet.frameworks.torch.engines.stacked.unbinding import unbind
 
 FOLDED: Mapping[object, Callable[..., object]] = {
     torch.nn.functional.scaled_dot_product_attention: attend,
     torch.nn.functional.cross_entropy: cross_entropy,
+    torch.nn.functional.dropout: dropout,
     torch.nn.functional.embedding: embedding,
     torch.nn.functional.layer_norm: layer_norm,
 }
@@ -27,6 +29,7 @@ if hasattr(torch.nn.functional, "rms_norm"):
 
 KERNELS: Mapping[object, Callable[..., object]] = {
     torch.nn.functional.linear: linear,
+    torch.addmm: addmm,
     torch.nn.functional.layer_norm: layer_norm_by_kernel,
     torch.Tensor.unbind: unbind,
     torch.unbind: unbind,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked import kernels, linear, norm_kernel, products
+from hopfleet.frameworks.torch.engines.stacked import dropout, kernels, linear, norm_kernel, products
 from hopfleet.frameworks.torch.session import TorchSession
 
 
@@ -41,6 +41,8 @@ def needed(session: TorchSession) -> Iterator[tuple[str, str]]:
         for module in session.model.modules()
     ):
         yield products.SOURCE, "turn"
+    if any(type(module) is torch.nn.Dropout for module in session.model.modules()):
+        yield dropout.SOURCE, "drop"
     for source in _sources(session.model):
         yield from itertools.product([source], ("forward", "backward"))
 

@@ -1,0 +1,103 @@
+"""Models of Hugging Face, with dropout, masks and heads that share keys as they come: they are stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.domain.placement import Placement
+from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
+from hopfleet.frameworks.torch.session import TorchSession
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
+SMALL = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+ENCODER = {**SMALL, "max_position_embeddings": 24}
+
+
+def gpt2(**rates: float) -> Any:
+    shape = transformers.GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=2, n_head=2, **rates)
+    return transformers.GPT2LMHeadModel(shape)
+
+
+def llama(**_: float) -> Any:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_key_value_heads=1))
+
+
+def bert(**rates: float) -> Any:
+    return transformers.BertForSequenceClassification(transformers.BertConfig(**ENCODER, **rates))
+
+
+def roberta(**rates: float) -> Any:
+    return transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**ENCODER, **rates))
+
+
+def distilbert(**rates: float) -> Any:
+    shape = transformers.DistilBertConfig(vocab_size=32, dim=16, n_layers=2, n_heads=2, hidden_dim=24, **rates)
+    return transformers.DistilBertForSequenceClassification(shape)
+
+
+OF_BERT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+MODELS: dict[str, tuple[Any, dict[str, float]]] = {
+    "gpt2": (gpt2, {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
+    "llama": (llama, {}),
+    "bert": (bert, OF_BERT),
+    "roberta": (roberta, OF_BERT),
+    "distilbert": (distilbert, {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}),
+}
+"""A model with its own rates of dropout, and the arguments without dropout."""
+
+
+class Task(hop.TorchTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        make, none = MODELS[config["kind"]]
+        model = make(**({} if config["drops"] else none))
+        return model, torch.optim.AdamW(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        x = batch["x"]
+        if self.config["kind"] in ("gpt2", "llama"):
+            return model(input_ids=x, labels=x).loss
+        return model(input_ids=x, attention_mask=batch["there"], labels=x[:, 0] % 2).loss
+
+
+class Batches:
+    rows = 24
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            x = torch.randint(3, 32, (8, 12), generator=generator)
+            there = torch.arange(12) < torch.randint(4, 13, (8, 1), generator=generator)
+            yield {"x": x.to(DEVICE), "there": there.long().to(DEVICE)}
+
+
+def sessions(kind: str, drops: bool, count: int) -> list[TorchSession]:
+    cache, task = EngineCache(), Task()
+    configs = [{"kind": kind, "drops": drops, "lr": 0.001 * (number + 1)} for number in range(count)]
+    place = Placement.on(DEVICE)
+    return [task.framework.open(one, seed=0, placement=place, threads=1, cache=cache) for one in configs]
+
+
+@pytest.mark.parametrize("drops", [True, False])
+@pytest.mark.parametrize("kind", MODELS)
+def test_they_are_stacked(kind, drops, capsys):
+    found = Stacked(sessions(kind, drops, 3)).train(Batches(), last=[True] * 3)
+    said = capsys.readouterr().err
+    assert "are stacked; gradients deviate by" in said and "in turn" not in said
+    assert float(said.split("deviate by ")[1].split()[0]) < 0.01
+    if not drops or kind == "llama":
+        expected = [one.train(Batches(), last=True) for one in sessions(kind, drops, 3)]
+        for one, alone in zip(found, expected, strict=True):
+            assert float(one["train_loss"].mean) == pytest.approx(float(alone["train_loss"].mean), rel=1e-3)
