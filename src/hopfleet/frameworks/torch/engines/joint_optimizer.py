@@ -98,6 +98,16 @@ def _settings(optimizer: Optimizer, group: ParameterGroup) -> tuple[float, ...]:
     return (*group["betas"], group["eps"], float(optimizer.state[group["params"][0]]["step"]))
 
 
+def _kind(optimizer: Optimizer, group: ParameterGroup) -> Hashable:
+    """Return the properties of a group on which the arithmetic of its update depends."""
+    weights = group["params"]
+    return (*((w.shape, w.dtype, w.stride()) for w in weights), bool(group["weight_decay"]), _decoupled(optimizer))
+
+
+def _decoupled(optimizer: Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.AdamW)
+
+
 class JointOptimizer:
     """The optimizers of some trials as one, during one unit."""
 
@@ -107,27 +117,28 @@ class JointOptimizer:
         self._parts: list[Part] = []
         self._weights: list[torch.Tensor] = []
         self._states: list[dict[str, torch.Tensor]] = []
+        kinds: list[Hashable] = []
         width = 0
         optimizers = [session.optimizers[0] for session in self.sessions]
         for optimizer in optimizers:
             _compat.count_as_stepped(optimizer)  # maybe on another worker; a schedule expects a step before its own
         groups = [(optimizer, group) for optimizer in optimizers for group in optimizer.param_groups]
-        # Groups with the same settings lie side by side.
-        for optimizer, group in sorted(groups, key=lambda pair: _settings(*pair)):
+        # Groups with the same settings lie side by side; those alike, too, so that the order of members needs no proof.
+        for optimizer, group in sorted(groups, key=lambda pair: (_settings(*pair), str(_kind(*pair)))):
             first, start = len(self._weights), width
             self._weights += group["params"]
             self._states += [optimizer.state[parameter] for parameter in group["params"]]
             width += sum(parameter.numel() for parameter in group["params"])
-            decoupled = isinstance(optimizer, torch.optim.AdamW)
             place, columns = slice(first, len(self._weights)), slice(start, width)
-            self._parts.append(Part(group, place, columns, float(self._states[first]["step"]), decoupled))
+            self._parts.append(Part(group, place, columns, float(self._states[first]["step"]), _decoupled(optimizer)))
+            kinds.append(_kind(optimizer, group))
         self._counts = [state["step"] for state in self._states]
         self._first, self._firsts = self._laid_out("exp_avg")
         self._second, self._seconds = self._laid_out("exp_avg_sq")
         self._spread = torch.empty_like(self._second)
         self._spreads = self._views(self._spread)
         self._made = 0
-        self._proven = self.sessions[0].cache.part(Proofs).spans[tuple(map(self._kind, self._parts))]
+        self._proven = self.sessions[0].cache.part(Proofs).spans[tuple(kinds)]
 
     def __contains__(self, session: TorchSession) -> bool:
         return id(session) in self._members
@@ -239,11 +250,6 @@ class JointOptimizer:
     @property
     def _cuts(self) -> tuple[int, ...]:
         return tuple(span.columns.stop for span in self._spans(0))
-
-    def _kind(self, part: Part) -> Hashable:
-        """Return the properties of a part on which the arithmetic of its update depends."""
-        weights = self._weights[part.place]
-        return (*((w.shape, w.dtype, w.stride()) for w in weights), bool(part.group["weight_decay"]), part.decoupled)
 
     @property
     def _tensors(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
