@@ -83,8 +83,9 @@ def test_masks_of_members_and_masks_that_learn():
     learnt = vmap(lambda one, mask: grad(folded, argnums=2)(one, x, mask))(weights, masks)
     for row, one in enumerate(weights):
         for argument, of_one in ((0, found[row]), (2, learnt[row])):
-            alone = grad(loss, argnums=argument)(one, x, masks[row])
-            assert (of_one - alone).abs().max() < 1e-3 * alone.abs().max()
+            # On CUDA, torch cannot compute the gradients of some masks.
+            alone = grad(loss, argnums=argument)(one.cpu(), x.cpu(), masks[row].cpu())
+            assert (of_one.cpu() - alone).abs().max() < 1e-3 * alone.abs().max()
 
 
 def test_heads_that_share_keys_and_values():

@@ -95,7 +95,8 @@ def sessions(kind: str, drops: bool, count: int) -> list[TorchSession]:
 def test_they_are_stacked(kind, drops, capsys):
     found = Stacked(sessions(kind, drops, 3)).train(Batches(), last=[True] * 3)
     said = capsys.readouterr().err
-    assert "are stacked; gradients deviate by" in said and "in turn" not in said
+    assert "are stacked; gradients deviate by" in said
+    assert not any(words in said for words in ("in turn", "not captured"))
     assert float(said.split("deviate by ")[1].split()[0]) < 0.01
     if not drops or kind == "llama":
         expected = [one.train(Batches(), last=True) for one in sessions(kind, drops, 3)]

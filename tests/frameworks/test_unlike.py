@@ -14,6 +14,7 @@ from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch.engines.stacked import common, gradients
 from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
+from hopfleet.frameworks.torch.engines.stacked.models import constants
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.tracked_config import TrackedConfig
@@ -352,3 +353,64 @@ def test_configurations_are_compared():
     ):
         with pytest.raises(common.Differs, match="'n'"):
             ask()
+
+
+class Counting(torch.nn.Module):
+    """A model with buffers of its own: positions, a limit of its configuration, and a count that it may change."""
+
+    def __init__(self, limit: int, counts: bool) -> None:
+        super().__init__()
+        self.layer, self.table, self.counts = torch.nn.Linear(6, 3), torch.nn.Embedding(6, 3), counts
+        self.register_buffer("places", torch.arange(6).expand(1, -1), persistent=False)
+        self.register_buffer("limit", torch.tensor(limit), persistent=False)
+        self.register_buffer("scale", torch.tensor(1.0), persistent=False)
+        self.register_buffer("count", torch.tensor(0), persistent=False)
+        self.register_buffer("kept", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.counts:
+            self.count += 1
+        there = (self.places < self.limit).unsqueeze(-1)
+        return self.layer(x) + (self.table(self.places) * there).sum(1) * self.scale
+
+
+class Counts(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = Counting(config["limit"], config["counts"])
+        return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def counting(limits: list[int], counts: bool = False) -> list[TorchSession]:
+    cache, task = EngineCache(), Counts()
+    place = Placement.on(DEVICE)
+    configs = [{"limit": limit, "counts": counts} for limit in limits]
+    return [
+        task.framework.open(config, seed=seed, placement=place, threads=1, cache=cache)
+        for seed, config in enumerate(configs)
+    ]
+
+
+def test_buffers_that_members_have_in_common():
+    some = counting([3, 3, 3])
+    found = constants(some)
+    assert found.keys() == {"places", "limit", "count"}, "whole numbers that no version keeps"
+    assert all(value is not some[0].model.get_buffer(name) for name, value in found.items())
+    assert constants(counting([3, 4, 3])).keys() == {"places", "count"}
+
+
+@pytest.mark.parametrize("limits", [[3, 3, 3], [2, 3, 6]], ids=str)
+@pytest.mark.parametrize("counts", [False, True])
+def test_models_with_buffers_of_their_own(limits, counts, capfd):
+    together, alone = counting(limits, counts), counting(limits, counts)
+    for last in (False, True):
+        found = Stacked(together).train(Batches(), last=[last] * 3)
+        for mine, one in zip(found, alone, strict=True):
+            theirs = one.train(Batches(), last=last)
+            assert isinstance(mine, dict)
+            assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-4)
+    said = capfd.readouterr().err
+    if counts and DEVICE != "cpu":
+        assert "trials train in turn: RuntimeError:" in said and "would mutate a captured Tensor" in said
+        assert [one.model.count.item() for one in together] == [one.model.count.item() for one in alone]
+    else:
+        assert "are stacked" in said and "in turn" not in said and "not captured" not in said

@@ -127,6 +127,12 @@ def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
     return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
+def unsaved_buffers(module: torch.nn.Module) -> list[str]:
+    """Return the names of a module's own buffers that are not part of its state."""
+    unsaved: set[str] = module._non_persistent_buffers_set
+    return sorted(name for name in unsaved if module._buffers.get(name) is not None)
+
+
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether code of others runs when a module is called."""
     return any(bool(value) for name, value in vars(module).items() if name.endswith("hooks"))

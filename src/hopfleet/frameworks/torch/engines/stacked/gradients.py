@@ -27,7 +27,7 @@ from hopfleet.frameworks.torch.engines.stacked.common import CommonConfig, Diffe
 from hopfleet.frameworks.torch.engines.stacked.dropout import Dropout, use_rates, without_dropout
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.linear import Activated, join_activations
-from hopfleet.frameworks.torch.engines.stacked.models import Loss, form
+from hopfleet.frameworks.torch.engines.stacked.models import Loss, constants, form
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
@@ -81,6 +81,9 @@ class Gradients:
         self.config = CommonConfig(same, differing, set(), set())
         #: Whether kernels of this package are used: a compiler writes its own.
         self._kernels = self._device.type == "cuda" and not self.compiles
+        if self._kernels:  # programs that others may use later must be passed all values
+            # What is computed from these, say masks, is computed once for all members. Torch refuses to change them.
+            self._common |= {f"model.{name}": value for name, value in constants(sessions).items()}
         self.loss = self._module()
         self.frozen = self._others()
         self._kind = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from types import BuiltinFunctionType, FunctionType
 
 import torch
@@ -80,6 +80,19 @@ def form(session: TorchSession, *, widths: bool = True) -> str:
     return str(
         (layers, shapes, common, type(optimizer), groups, session.options, session.hooks.lr_step, session.device)
     )
+
+
+def constants(sessions: Sequence[TorchSession]) -> dict[str, torch.Tensor]:
+    """Return copies of buffers that all members have in common: whole numbers that no version keeps, say positions."""
+    models = [dict(session.model.named_modules()) for session in sessions]
+    found: dict[str, torch.Tensor] = {}
+    for path, module in models[0].items():
+        for name in _compat.unsaved_buffers(module):
+            first, *others = (getattr(model[path], name) for model in models)
+            exact = not first.is_floating_point() and not first.is_complex()
+            if exact and all(torch.equal(first, other) for other in others):
+                found[f"{path}.{name}" if path else name] = first.clone()
+    return found
 
 
 def family(session: TorchSession) -> str:
