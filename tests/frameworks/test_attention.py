@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.func import grad, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
+from hopfleet.frameworks.torch.engines.stacked.operations import CertainOperations, StackedOperations
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 MEMBERS = 5
@@ -54,6 +55,40 @@ def test_one_operation_forward_and_one_backward(dtype):
     x = inputs(dtype)[1]
     assert attentions(lambda one: grad(folded)(one, x), dtype) == 2
     assert attentions(lambda one: grad(loss)(one, x), dtype) > 2  # else torch has a rule of its own by now
+
+
+def test_torchs_layer_for_many_heads_takes_one_operation_forward_and_one_backward():
+    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True).to(DEVICE)
+    x = inputs()[1]
+
+    def work(one: Any, context: Any) -> Any:
+        with context:
+            weights = {"in_proj_weight": one.T}
+            return torch.func.functional_call(layer, weights, (x, x, x), {"need_weights": False})[0].square().sum()
+
+    weights = inputs()[0]
+    folds = vmap(lambda one: grad(work)(one, StackedOperations()))
+    nodes = make_fx(folds)(weights).graph.nodes
+    assert sum("attention" in str(node.target) for node in nodes) == 2
+    for one, of_one in zip(weights, folds(weights), strict=True):
+        alone = grad(work)(one, contextlib.nullcontext())
+        assert (of_one - alone).abs().max() < 1e-3 * alone.abs().max()
+
+
+@pytest.mark.parametrize("context", [CertainOperations, lambda: StackedOperations(certain=True)])
+def test_nothing_is_dropped_where_outcomes_are_compared(context):
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, dropout=0.5, batch_first=True).to(DEVICE)
+    heads = torch.nn.MultiheadAttention(16, 2, dropout=0.5, batch_first=True).to(DEVICE)
+    x = inputs()[1]
+    there = torch.zeros(3, 7, dtype=torch.bool, device=DEVICE)
+    for model in (
+        lambda: layer(x, src_key_padding_mask=there),
+        lambda: heads(x, x, x)[0],
+        lambda: torch.nn.functional.alpha_dropout(torch.nn.functional.dropout1d(x)),
+    ):
+        assert not torch.equal(model(), model())
+        with context():
+            torch.testing.assert_close(model(), model(), rtol=0, atol=0)
 
 
 MASKS: dict[str, Any] = {

@@ -222,9 +222,10 @@ def test_attention_and_its_gradients(device: str, causal: bool) -> None:
     expected = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=causal)
     grads = torch.autograd.grad(expected.sum(), inputs)
     plain = [tensor.detach() for tensor in inputs]
-    out, logs = _compat.attention(plain[0], plain[1], plain[2], causal, None)
+    query, key, value = plain
+    out, *rest = _compat.attention(query, key, value, None, 0.0, causal, None)
     torch.testing.assert_close(out, expected.detach(), rtol=1e-3, atol=1e-4)
-    found = _compat.attention_backward(torch.ones_like(out), *plain, out, logs, causal=causal, scale=None)
+    found = _compat.attention_backward(torch.ones_like(out), query, key, value, None, out, *rest, 0.0, causal, None)
     torch.testing.assert_close(found, grads, rtol=1e-3, atol=1e-4)
 
 

@@ -1,8 +1,9 @@
-"""Models of Hugging Face, with dropout, masks and heads that share keys as they come: they are stacked."""
+"""Transformers of Hugging Face and of torch, with dropout, masks and shared heads as they come: they are stacked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,10 +46,31 @@ def distilbert(**rates: float) -> Any:
     return transformers.DistilBertForSequenceClassification(shape)
 
 
+def t5(**rates: float) -> Any:
+    shape = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**shape, decoder_start_token_id=0, **rates))
+
+
+class Encoder(torch.nn.Module):
+    """An encoder of torch's own layers, called like one of Hugging Face."""
+
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(16, 2, 24, dropout, batch_first=True)
+        self.words, self.layers = torch.nn.Embedding(32, 16), torch.nn.TransformerEncoder(layer, 2)
+        self.out = torch.nn.Linear(16, 2)
+
+    def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
+        found = self.layers(self.words(input_ids), src_key_padding_mask=attention_mask == 0)
+        return SimpleNamespace(loss=torch.nn.functional.cross_entropy(self.out(found.mean(1)), labels))
+
+
 OF_BERT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 MODELS: dict[str, tuple[Any, dict[str, float]]] = {
     "gpt2": (gpt2, {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
     "llama": (llama, {}),
+    "t5": (t5, {"dropout_rate": 0.0}),
+    "torch": (Encoder, {"dropout": 0.0}),
     "bert": (bert, OF_BERT),
     "roberta": (roberta, OF_BERT),
     "distilbert": (distilbert, {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}),
@@ -64,8 +86,8 @@ class Task(hop.TorchTask):
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         x = batch["x"]
-        if self.config["kind"] in ("gpt2", "llama"):
-            return model(input_ids=x, labels=x).loss
+        if self.config["kind"] in ("gpt2", "llama", "t5"):
+            return model(input_ids=x, attention_mask=batch["there"], labels=x).loss
         return model(input_ids=x, attention_mask=batch["there"], labels=x[:, 0] % 2).loss
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -125,6 +125,15 @@ def compiled_kernel(source: str, name: str, device: torch.device) -> Callable[..
 def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
     """Return the modules that a module consists of, with one that occurs twice listed twice."""
     return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
+def unchecked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch that does not ask whether it is overridden; functions that it calls do."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    without = {**function.__globals__, **dict.fromkeys(names, lambda *args: False)}
+    found = FunctionType(function.__code__, without, function.__name__, function.__defaults__, function.__closure__)
+    found.__kwdefaults__ = function.__kwdefaults__
+    return found
 
 
 def unsaved_buffers(module: torch.nn.Module) -> list[str]:

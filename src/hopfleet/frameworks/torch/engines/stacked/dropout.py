@@ -190,7 +190,7 @@ def use_rates(model: torch.nn.Module, members: Sequence[torch.nn.Module]) -> Non
 
 @contextmanager
 def without_dropout(*modules: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off: chance would hide the effect of rounding. Models that read a rate read 0."""
+    """Switch layers with dropout off. Models that read a rate read 0."""
     chance = [one for module in modules for one in module.modules() if "Dropout" in type(one).__name__]
     rates = [(vars(one), vars(one)["p"]) for one in chance if isinstance(vars(one).get("p"), int | float)]
     for one in chance:

@@ -28,7 +28,7 @@ from hopfleet.frameworks.torch.engines.stacked.dropout import Dropout, use_rates
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.linear import Activated, join_activations
 from hopfleet.frameworks.torch.engines.stacked.models import Loss, constants, form
-from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
+from hopfleet.frameworks.torch.engines.stacked.operations import CertainOperations, StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.session import TorchSession
@@ -86,6 +86,8 @@ class Gradients:
             self._common |= {f"model.{name}": value for name, value in constants(sessions).items()}
         self.loss = self._module()
         self.frozen = self._others()
+        #: Whether nothing is dropped, so that outcomes can be compared.
+        self._certain = False
         self._kind = ""
         self._runs: Counter[Hashable] = Counter()
         self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
@@ -139,7 +141,7 @@ class Gradients:
     ) -> Table:
         """Return the loss of one member; under vmap, of all members."""
         config = self.config.with_values(scalars)
-        with StackedOperations(kernels=self._kernels):
+        with StackedOperations(self._kernels, self._certain):
             loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
             config.check()
             return loss
@@ -202,6 +204,16 @@ class Gradients:
         finally:
             self._restore(buffers)
 
+    @contextlib.contextmanager
+    def _without_dropout(self, *models: torch.nn.Module) -> Iterator[None]:
+        """Drop nothing in the stack and in some models alone: chance would hide the effect of rounding."""
+        self._certain = True
+        try:
+            with without_dropout(self.loss, *models), CertainOperations():
+                yield
+        finally:
+            self._certain = False
+
     def _restore(self, buffers: Mapping[str, Table]) -> None:
         for name, value in buffers.items():
             self.frozen[name].copy_(value)
@@ -247,7 +259,7 @@ class Gradients:
         """
         session, layout, faster = self._sessions[0], self._layout, True
         kept = [buffer.clone() for buffer in session.model.buffers()]
-        with without_dropout(session.model, self.loss):
+        with self._without_dropout(session.model):
             loss = session.hooks.loss(session.model, dict(batch))
             alone = layout.in_columns(torch.autograd.grad(loss, layout.parameters(0)))
             for buffer, value in zip(session.model.buffers(), kept, strict=True):
@@ -271,7 +283,7 @@ class Gradients:
         streams = randomness.current(self._device)
         models = [session.model for session in self._sessions]
         # TF32 would round more than some functions differ.
-        with self._unchanged(), without_dropout(self.loss, *models), products_in("highest"):
+        with self._unchanged(), self._without_dropout(*models), products_in("highest"):
             losses = vmap(self._of_one, in_dims=(0, 0, 0, None), randomness="different")
             stacked = losses(self._parameters, self.frozen, self._scalars, batch)
             alone = torch.stack([session.hooks.loss(session.model, dict(batch)) for session in self._sessions])

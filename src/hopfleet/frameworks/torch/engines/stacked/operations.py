@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.attention import attend
 from hopfleet.frameworks.torch.engines.stacked.cross_entropy import cross_entropy
 from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
@@ -15,37 +17,39 @@ from hopfleet.frameworks.torch.engines.stacked.folding import Argument
 from hopfleet.frameworks.torch.engines.stacked.linear import addmm, linear
 from hopfleet.frameworks.torch.engines.stacked.norms import layer_norm, layer_norm_by_kernel, rms_norm
 from hopfleet.frameworks.torch.engines.stacked.unbinding import unbind
+from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
-FOLDED: Mapping[object, Callable[..., object]] = {
-    torch.nn.functional.scaled_dot_product_attention: attend,
-    torch.nn.functional.cross_entropy: cross_entropy,
-    torch.nn.functional.dropout: dropout,
-    torch.nn.functional.embedding: embedding,
-    torch.nn.functional.layer_norm: layer_norm,
+Rules = Mapping[object, Callable[..., object]]
+
+FOLDED: Rules = {
+    functional.scaled_dot_product_attention: attend,
+    functional.cross_entropy: cross_entropy,
+    functional.dropout: dropout,
+    functional.embedding: embedding,
+    functional.layer_norm: layer_norm,
 }
-if hasattr(torch.nn.functional, "rms_norm"):
-    FOLDED = {**FOLDED, torch.nn.functional.rms_norm: rms_norm}
+if hasattr(functional, "rms_norm"):
+    FOLDED = {**FOLDED, functional.rms_norm: rms_norm}
 
 
-KERNELS: Mapping[object, Callable[..., object]] = {
-    torch.nn.functional.linear: linear,
+KERNELS: Rules = {
+    functional.linear: linear,
     torch.addmm: addmm,
-    torch.nn.functional.layer_norm: layer_norm_by_kernel,
+    functional.layer_norm: layer_norm_by_kernel,
     torch.Tensor.unbind: unbind,
     torch.unbind: unbind,
 }
 
+COMPOSED: Rules = {functional.multi_head_attention_forward: _compat.unchecked(functional.multi_head_attention_forward)}
+"""Functions that are written in terms of others, which have rules."""
 
-class StackedOperations(TorchFunctionMode):
-    """A context in which attention, cross entropy, embeddings and norms take few operations.
 
-    With ``kernels``, for CUDA, norms and linear layers use kernels of this package where they can, and gradients of
-    slices are put together in place; a compiler finds its own ways.
-    """
+class Operations(TorchFunctionMode):
+    """A context in which some operations of torch follow other rules."""
 
-    def __init__(self, kernels: bool = False) -> None:
+    def __init__(self, rules: Rules) -> None:
         super().__init__()
-        self._rules = {**FOLDED, **KERNELS} if kernels else FOLDED
+        self._rules = rules
 
     def __torch_function__(
         self,
@@ -54,4 +58,55 @@ class StackedOperations(TorchFunctionMode):
         args: tuple[Argument, ...] = (),
         kwargs: Mapping[str, Argument] | None = None,
     ) -> object:
+        if func in COMPOSED:
+            with self:
+                return COMPOSED[func](*args, **(kwargs or {}))
         return self._rules.get(func, func)(*args, **(kwargs or {}))
+
+
+def _same(x: Table, *args: Argument, **kwargs: Argument) -> Table:
+    return x
+
+
+def _without_dropout(attention: Callable[..., object]) -> Callable[..., object]:
+    def work(
+        query: Table,
+        key: Table,
+        value: Table,
+        attn_mask: Table | None = None,
+        dropout_p: object = 0.0,
+        is_causal: bool = False,
+        **options: Argument,
+    ) -> object:
+        return attention(query, key, value, attn_mask, 0.0, is_causal, **options)
+
+    return work
+
+
+DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+
+CERTAIN: Rules = {
+    **{getattr(functional, name): _same for name in DROPOUTS},
+    functional.scaled_dot_product_attention: _without_dropout(functional.scaled_dot_product_attention),
+}
+"""Rules without dropout."""
+
+
+class CertainOperations(Operations):
+    """A context in which functions of torch drop nothing: chance would hide the effect of rounding."""
+
+    def __init__(self) -> None:
+        super().__init__(CERTAIN)
+
+
+class StackedOperations(Operations):
+    """A context in which attention, cross entropy, embeddings and norms take few operations.
+
+    With ``kernels``, for CUDA, norms and linear layers use kernels of this package where they can, and gradients of
+    slices are put together in place; a compiler finds its own ways. With ``certain``, nothing is dropped.
+    """
+
+    def __init__(self, kernels: bool = False, certain: bool = False) -> None:
+        rules = {**FOLDED, **KERNELS} if kernels else FOLDED
+        attention: Rules = {functional.scaled_dot_product_attention: _without_dropout(attend)}
+        super().__init__({**rules, **CERTAIN, **attention} if certain else rules)
