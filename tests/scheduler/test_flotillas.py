@@ -50,6 +50,22 @@ def test_no_more_than_a_worker_s_share():
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t2"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "whole", "come", "stay"),
+    [(1.2, False, 4, 4), (1.3, False, 3, 4), (1.6, False, 3, 3), (1.6, True, 3, 4), (9.0, True, 2, 2)],
+)
+def test_members_stay_if_they_take_little_more_than_that(seconds, whole, come, stay):
+    """Ten trials, half of which take longer than the others: companions of the first, and if the worker holds them."""
+    desk = Desk(None, None, trials=10, valid=0)
+    for number in range(1, 11):
+        desk[f"t{number}"].seconds, desk[f"t{number}"].measured = (seconds if number <= 5 else 1.0), 1
+    fusion = Fusion(lambda config: None, whole=whole, most=99, memory=100, size=1)
+    assert along(desk, "w1", Unit("t1", 1, 0), fusion) == ["t2", "t3", "t4", "t5"][:come]
+    for number in range(1, 6):
+        desk[f"t{number}"].holder = "w1"
+    assert along(desk, "w1", Unit("t1", 1, 0), fusion) == ["t2", "t3", "t4", "t5"][:stay]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_nobody_waits_for_a_straggler_on_another_worker(workers):
     """Six trials train together, and the device works for one of them as long as for the others together, twice."""
