@@ -50,6 +50,15 @@ def test_contenders_on_two_cores() -> None:
     assert "best accuracy" in done.stdout and "failed" not in done.stdout
 
 
+@pytest.mark.slow
+def test_two_checkouts_in_turns() -> None:
+    options = [str(ROOT), "short", "--modes", "fast", "--turns", "1", "--quick"]
+    done = warm.run([sys.executable, "-m", "benchmarks.flotilla.against", *options], cwd=ROOT, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("| short | `fast` |")
+    assert done.stderr.count("of processors") == 2
+
+
 def test_a_tendency_is_not_taken_for_chance() -> None:
     steady, mixed = np.linspace(0.9, 1.1, 20), np.array([1.0, -1.0] * 10)
     assert chance(steady) < LEVEL < chance(mixed)

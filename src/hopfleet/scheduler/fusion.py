@@ -14,9 +14,9 @@ clock of the host, on CUDA by the time that the device works for each member. Sl
 flotilla. Where members step in turn, the worker is always busy. Where they step side by side, the slowest sets the
 pace, and with one worker it would take as long without the others, which would then run after it. With several workers,
 a trial that takes more than a worker's share is a companion of none: the others train together on other workers and do
-not wait for it. Nor must a flotilla take more than that share while another worker is idle, or little more if its
-members stay. Where hops take time, half of the share is enough, unless training together gains much: a waiting model
-can travel while another one trains.
+not wait for it. Nor must a flotilla take more than that share while another worker is idle; stacks whose members stay
+may take a little more. Where hops take time, half of the share is enough, unless training together gains much: a
+waiting model can travel while another one trains.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ UNKNOWN = 8
 """Maximum number of members while the size of a model is unknown."""
 
 
-STAYING, STACKED = 1.05, 1.25
-"""How much of its worker's share a flotilla may take if its members stay: rates are not measured more exactly than
-that; a stack that sheds members is built anew, and takes nearly as long without them."""
+STAYING = 1.25
+"""How much of its worker's share a stack may take if its members stay: one that sheds members because measured rates
+vary is built anew, and takes nearly as long without them."""
 
 
 def _formless(config: Config) -> Hashable:
@@ -112,8 +112,8 @@ def companions(
     taken = schedule.unit_seconds(first)
     for some in _parts(found, fusion, form) if fusion.whole and unit.trains else ([one] for one in found):
         seconds = sum(map(schedule.unit_seconds, some))
-        stays = all(progress.holder == slot.worker for progress in some)
-        most = share * (1.0 if not stays else STACKED if fusion.whole else STAYING)
+        stays = fusion.whole and all(progress.holder == slot.worker for progress in some)
+        most = share * STAYING if stays else share
         if len(chosen) + len(some) > room or (together is None and taken + seconds / 2 > most):
             break
         taken += seconds
