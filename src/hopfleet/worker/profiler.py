@@ -29,6 +29,13 @@ round counts."""
 PROBE, NEXT = VersionRef("probe", 1, 1), VersionRef("probe", 2, 1)
 """The versions of a configuration that is tried, before and after a hop."""
 
+CHANGED = "a model that was saved and loaded again is not the same: build() must return it"
+DRIFTED = (
+    "the trial trains differently after a hop: the task depends on something outside of the model, the optimizer and "
+    "the random streams, e.g. on a counter of its own"
+)
+"""What is wrong with a trial that is not the same after a hop."""
+
 QUICK = 3.0
 """Seconds that a check before the run should take; one that would take longer leaves out the hop."""
 
@@ -129,15 +136,13 @@ class Profiler:
             del session
             hopped = context.open(trial)
             hopped.load(self._versions.find(PROBE))
-            if self._digest(PROBE, hopped) != saved:
-                return "a model that was saved and loaded again is not the same: build() must return it"
+            if not cpu and self._digest(PROBE, hopped) != saved:
+                return CHANGED
             self._train(hopped, trial, unit, 1)
-            if cpu and self._digest(NEXT, hopped) != stayed:
-                return (
-                    "the trial trains differently after a hop: the task depends on something outside of the model, "
-                    "the optimizer and the random streams, e.g. on a counter of its own"
-                )
-            return ""
+            if not cpu or self._digest(NEXT, hopped) == stayed:
+                return ""
+            hopped.load(self._versions.find(PROBE))
+            return DRIFTED if self._digest(PROBE, hopped) == saved else CHANGED
         finally:
             self._versions.forget(PROBE.trial)
 
