@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -98,6 +100,22 @@ def test_extensions_of_another_package_work_by_name(install: Install) -> None:
     experiment.use(policy="random", backend="local")
     assert replay("extended", task=Tiny(), backend="mine", workers=1).ok
     assert ("policy", "patient", "tiny 1.2") in registry.registered()
+
+
+def test_objects_are_imported_when_they_are_asked_for() -> None:
+    homes = registry.Homes({"mean": "statistics:mean", "gone": "hopfleet.gone:Gone"})
+    assert list(homes) == ["mean", "gone"] and len(homes) == 2 and "other" not in homes
+    assert homes["mean"] is statistics.mean
+    with pytest.raises(ModuleNotFoundError):
+        homes["gone"]
+
+
+def test_an_experiment_imports_no_backend_that_it_does_not_use() -> None:
+    code = (
+        "import sys, hopfleet as hop; hop.Experiment; print([name for name in sys.modules if 'backends.ray' in name])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 def test_built_in_rules_have_names_too() -> None:

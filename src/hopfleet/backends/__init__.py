@@ -6,16 +6,18 @@ Other packages register further names as entry points (``support.registry``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from hopfleet.backends.base import Backend
-from hopfleet.backends.inline import Inline
-from hopfleet.backends.local.backend import Local
-from hopfleet.backends.ray.backend import Ray
-from hopfleet.backends.simulated import Simulated
+from hopfleet.support.registry import Homes
 
-BACKENDS: Mapping[str, type[Backend]] = {
-    "inline": Inline,
-    "local": Local,
-    "ray": Ray,
-    "simulated": Simulated,
-}
+if TYPE_CHECKING:
+    from hopfleet.backends.base import Backend
+
+BACKENDS: Mapping[str, type[Backend]] = Homes(
+    {
+        "inline": "hopfleet.backends.inline:Inline",
+        "local": "hopfleet.backends.local.backend:Local",
+        "ray": "hopfleet.backends.ray.backend:Ray",
+        "simulated": "hopfleet.backends.simulated:Simulated",
+    }
+)

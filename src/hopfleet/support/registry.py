@@ -12,7 +12,8 @@ doctor`` reports packages that register a name of Hopfleet's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -32,6 +33,22 @@ GROUPS: Mapping[str, str] = {
 """The group of entry points of each kind of extension."""
 
 Kind = TypeVar("Kind")
+
+
+class Homes(Mapping[str, Any]):
+    """Objects by name, each imported when it is first asked for."""
+
+    def __init__(self, homes: Mapping[str, str]) -> None:
+        self._homes = homes
+
+    def __getitem__(self, name: str) -> Any:
+        return pkgutil.resolve_name(self._homes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
 
 
 def find(kind: str, name: str, builtin: Mapping[str, Kind], *, argument: str = "") -> Kind:
