@@ -152,6 +152,36 @@ def test_per_batch_schedules_and_dropout_rates(captures, capsys):
     assert capsys.readouterr().err.count("are stacked") >= 1
 
 
+class Clipping(Task):
+    clip_norm = 0.05
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, *rest = super().build(config)
+        if config.get("spare"):
+            model.register_parameter("spare", torch.nn.Parameter(torch.zeros(2)))
+        return model, *rest
+
+
+@with_captures
+@pytest.mark.parametrize("name", ["sgd", "adam", "centered"])
+def test_norms_of_gradients_are_limited_for_each_member(name, captures, capsys):
+    alone, together = (several(Clipping(), configs(name), captures) for _ in range(2))
+    free = several(Task(), configs(name))
+    for _ in range(2):
+        Stacked(together).train(Batches(), last=[True] * 4)
+        for one, other, limited in zip(alone, together, free, strict=True):
+            one.train(Batches(), last=True)
+            limited.train(Batches(), last=True)
+            close(one, other)
+    assert not torch.equal(alone[3].model[3].weight, free[3].model[3].weight), "the limit has an effect"
+    assert "are stacked" in capsys.readouterr().err
+
+
+def test_a_limit_for_weights_that_do_not_train_keeps_trials_from_being_stacked(capsys):
+    Stacked(several(Clipping(), configs("adam", spare=True))).train(Batches(), last=[True] * 4)
+    assert "in turn: the limit of the gradients' norm is about weights that the optimizer" in capsys.readouterr().err
+
+
 class Peeking(Task):
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         loss = super().loss(model, batch)

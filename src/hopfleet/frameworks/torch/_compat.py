@@ -127,8 +127,9 @@ def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
     return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
-def unchecked(function: Callable[..., Any]) -> Callable[..., Any]:
+def unchecked(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function of torch that does not ask whether it is overridden; functions that it calls do."""
+    assert isinstance(function, FunctionType)
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     without = {**function.__globals__, **dict.fromkeys(names, lambda *args: False)}
     found = FunctionType(function.__code__, without, function.__name__, function.__defaults__, function.__closure__)
@@ -254,11 +255,14 @@ def attention_backward(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    *rest: Any,
+    found: Sequence[torch.Tensor],
+    rate: float,
+    causal: bool,
+    scale: float | None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of query, key and value, given all that ``attention`` returned, and its options."""
+    """Return the gradients of query, key and value, given all that ``attention`` has ``found``, and its options."""
     aten, tensors = torch.ops.aten, (grad, query, key, value)
-    out, logs, *chance, rate, causal, scale = rest
+    out, logs, *chance = found
     if grad.is_cuda:
         swapped = [tensor.transpose(1, 2) for tensor in (*tensors, out)]
         lengths = None, None, query.shape[2], key.shape[2]
@@ -266,11 +270,10 @@ def attention_backward(
         alike = query.shape == key.shape == value.shape
         options = {"scale": scale, "shared_storage_dqdkdv": alike}
         inputs = *swapped[:4], mask, swapped[4], *lengths, logs, rate, *chance, int(causal), False
-        found = aten._efficient_attention_backward(*inputs, **options)
-        found = [one.transpose(1, 2) for one in found[:3]]
-    else:
-        found = aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
-    return tuple(found[:3])
+        grads = aten._efficient_attention_backward(*inputs, **options)
+        return tuple(one.transpose(1, 2) for one in grads[:3])
+    grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
+    return tuple(grads[:3])
 
 
 def cross_entropy_backward(

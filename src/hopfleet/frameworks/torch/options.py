@@ -58,7 +58,12 @@ class TrainingOptions:
     @property
     def plain(self) -> bool:
         """Whether a step consists of forward pass, backward pass and update alone."""
-        return PRECISIONS[self.precision] is None and (self.clip_norm, self.accumulate, self.ema) == (None, 1, None)
+        return self.clip_norm is None and self.plain_but_clipped
+
+    @property
+    def plain_but_clipped(self) -> bool:
+        """Whether that is so, but for a limit of the gradients' norm."""
+        return PRECISIONS[self.precision] is None and (self.accumulate, self.ema) == (1, None)
 
     @property
     def of_process(self) -> tuple[bool, bool]:

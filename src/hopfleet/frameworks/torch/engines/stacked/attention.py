@@ -129,8 +129,9 @@ class Backward(Forgetful):
 
     @staticmethod
     def forward(grad: Table, *inputs: Argument) -> tuple[Table, ...]:
-        query, key, value, mask, *rest = inputs
-        return _compat.attention_backward(grad, query, key, value, _expanded(mask, query, key), *rest)
+        query, key, value, mask, *found, rate, causal, scale = inputs
+        mask = _expanded(mask, query, key)
+        return _compat.attention_backward(grad, query, key, value, mask, found, rate, causal, scale)
 
     @staticmethod
     def vmap(

@@ -42,8 +42,12 @@ def kind_of(session: TorchSession) -> Hashable:
         raise Unstackable(f"the optimizer is {', '.join(names)}")
     if session.scaler is not None:
         raise Unstackable("a gradient scaler reads values")
-    if not session.options.plain:
-        raise Unstackable("the task clips gradients, accumulates them, averages weights or uses another precision")
+    if not session.options.plain_but_clipped:
+        raise Unstackable("the task accumulates gradients, averages weights or uses another precision")
+    held = {id(weight) for group in session.optimizers[0].param_groups for weight in group["params"]}
+    others = any(weight.requires_grad and id(weight) not in held for weight in session.model.parameters())
+    if session.options.clip_norm is not None and others:
+        raise Unstackable("the limit of the gradients' norm is about weights that the optimizer does not hold")
     if any(not p.requires_grad for group in session.optimizers[0].param_groups for p in group["params"]):
         raise Unstackable("the optimizer holds frozen weights; give it those alone that need a gradient")
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())

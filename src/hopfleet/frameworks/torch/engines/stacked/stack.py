@@ -145,8 +145,9 @@ class Stack:
     def update(self, grads: Sequence[Table]) -> None:
         """Update the weights of all members with gradients in pieces."""
         self.steps += 1
-        optimizer = self.sessions[0].optimizers[0]
+        optimizer, most = self.sessions[0].optimizers[0], self.sessions[0].options.clip_norm
         with torch.no_grad():
+            grads = grads if most is None else _limited(grads, most)
             for index, (group, known) in enumerate(zip(optimizer.param_groups, self._layout.groups, strict=True)):
                 if self._kernel is not None and not group["maximize"]:
                     self._by_kernel(self._kernel, known, group, grads[known.pieces])
@@ -283,6 +284,13 @@ class Stack:
                             self._kept.append((state[name], part))
                     if type(optimizer) is not torch.optim.SGD:
                         state["step"] = self._counts[device][row, number]
+
+
+def _limited(grads: Sequence[Table], most: float) -> list[Table]:
+    """Scale the gradients of each member down to a norm, if theirs is larger."""
+    norms = torch.stack([torch.linalg.vector_norm(piece, dim=1) for piece in grads])
+    scales = (most / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0).unsqueeze(1)
+    return [piece * scales for piece in grads]
 
 
 def _changed(before: Numbers, now: Numbers) -> list[tuple[int, str]]:
