@@ -27,7 +27,7 @@ from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import explain
 from hopfleet.backends.ray.placement import spread
-from hopfleet.data.cells import Builder
+from hopfleet.data.cells import Builder, Cells
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
 from hopfleet.data.etl.listing import Found
@@ -43,6 +43,9 @@ from hopfleet.support.files import digest, has_folders, retried, sync
 
 CLEANING_SECONDS = 30.0
 """Seconds to wait for nodes that remove files."""
+
+REMADE = 3
+"""How often rows that a node has lost are made again at most."""
 
 GROUP_BYTES = 32 << 20
 """Bytes of prepared rows that a task takes apart into the parts of partitions."""
@@ -235,12 +238,23 @@ def _parts(tasks: Sequence[tuple[tuple[Any, ...], Made, Sequence[Any]]]) -> Any:
     """Return the rows of some chunks for each partition: a list with the rows of each chunk."""
     parts: list[list[pa.RecordBatch]] = [[] for _ in tasks[0][2]]
     for make, made, rows in tasks:
-        if not made.path.exists():
-            make_chunk(*make)
-        cells = made.cells()
+        cells = _cells(make, made)
         for part, some in zip(parts, rows, strict=True):
             part.append(as_batch(made.columns, {name: cells[name].take(some) for name in cells}))
     return parts if len(parts) > 1 else parts[0]
+
+
+def _cells(make: tuple[Any, ...], made: Made) -> Mapping[str, Cells]:
+    """Return the rows of a chunk. They are made again if this node has lost them, which may happen at any time."""
+    for _ in range(REMADE):
+        if not made.path.exists():
+            make_chunk(*make)
+        try:
+            return made.cells()
+        except DataError:
+            if made.path.exists():
+                raise
+    return made.cells()
 
 
 def _assemble(
