@@ -69,15 +69,20 @@ def several(hidden: bool) -> list[TorchSession]:
     ]
 
 
+def compare_losses(found: list[Any], alone: list[TorchSession], last: bool) -> None:
+    """Compare the losses of a unit with those of the same trials alone."""
+    for mine, one in zip(found, alone, strict=True):
+        theirs = one.train(Batches(), last=last)
+        assert isinstance(mine, dict)
+        assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-4)
+
+
 @pytest.mark.parametrize(("hidden", "stacks"), [(False, [0, 0, 1, 1, None]), (True, [0, 0, None, None, None])])
 def test_trials_that_differ_inside_their_models_are_not_stacked(hidden, stacks, capfd):
     together, alone = several(hidden), several(hidden)
     for last in (False, True):
         found = Stacked(together).train(Batches(), last=[last] * 5)
-        for mine, one in zip(found, alone, strict=True):
-            theirs = one.train(Batches(), last=last)
-            assert isinstance(mine, dict)
-            assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-4)
+        compare_losses(found, alone, last)
     made = [one.kept.get(Stack) for one in together]
     numbers = list(dict.fromkeys(stack for stack in made if stack is not None))
     assert [None if stack is None else numbers.index(stack) for stack in made] == stacks
@@ -404,10 +409,7 @@ def test_models_with_buffers_of_their_own(limits, counts, capfd):
     together, alone = counting(limits, counts), counting(limits, counts)
     for last in (False, True):
         found = Stacked(together).train(Batches(), last=[last] * 3)
-        for mine, one in zip(found, alone, strict=True):
-            theirs = one.train(Batches(), last=last)
-            assert isinstance(mine, dict)
-            assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-4)
+        compare_losses(found, alone, last)
     said = capfd.readouterr().err
     if counts and DEVICE != "cpu":
         assert "trials train in turn: RuntimeError:" in said and "would mutate a captured Tensor" in said

@@ -122,16 +122,16 @@ class JointOptimizer:
         optimizers = [session.optimizers[0] for session in self.sessions]
         for optimizer in optimizers:
             _compat.count_as_stepped(optimizer)  # maybe on another worker; a schedule expects a step before its own
-        groups = [(optimizer, group) for optimizer in optimizers for group in optimizer.param_groups]
+        groups = [(one, group, _kind(one, group)) for one in optimizers for group in one.param_groups]
         # Groups with the same settings lie side by side; those alike, too, so that the order of members needs no proof.
-        for optimizer, group in sorted(groups, key=lambda pair: (_settings(*pair), str(_kind(*pair)))):
+        for optimizer, group, kind in sorted(groups, key=lambda one: (_settings(*one[:2]), str(one[2]))):
             first, start = len(self._weights), width
             self._weights += group["params"]
             self._states += [optimizer.state[parameter] for parameter in group["params"]]
             width += sum(parameter.numel() for parameter in group["params"])
             place, columns = slice(first, len(self._weights)), slice(start, width)
             self._parts.append(Part(group, place, columns, float(self._states[first]["step"]), _decoupled(optimizer)))
-            kinds.append(_kind(optimizer, group))
+            kinds.append(kind)
         self._counts = [state["step"] for state in self._states]
         self._first, self._firsts = self._laid_out("exp_avg")
         self._second, self._seconds = self._laid_out("exp_avg_sq")
