@@ -14,6 +14,7 @@ from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.engines.stacked import dropout, kernels, linear, norm_kernel, products, readying
+from hopfleet.frameworks.torch.engines.stacked.attention_source import sources_for
 from hopfleet.frameworks.torch.session import TorchSession
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -53,6 +54,23 @@ def test_dropout_has_a_kernel() -> None:
     one = session()
     one.model.append(torch.nn.Dropout())
     assert (dropout.SOURCE, "drop") in list(readying.needed(one))
+
+
+class Heads(torch.nn.Module):
+    """Attention as people write it: a number of heads, and layers of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_head, self.proj = 4, torch.nn.Linear(64, 192)
+
+
+@pytest.mark.parametrize(("layer", "width"), [(Heads(), 16), (torch.nn.MultiheadAttention(64, 2), 32)])
+def test_attention_has_kernels_where_products_may_be_rounded(monkeypatch, layer, width) -> None:
+    one = session()
+    one.model.append(layer)
+    assert not set(sources_for(width)) & set(readying.needed(one))
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert set(sources_for(width)) <= set(readying.needed(one))
 
 
 def test_large_layers_are_likely_to_be_turned_around(monkeypatch: pytest.MonkeyPatch) -> None:

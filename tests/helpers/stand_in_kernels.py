@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked import dropout, linear, norm_kernel, products
+from hopfleet.frameworks.torch.engines.stacked import attention_kernel, dropout, linear, norm_kernel, products
 
 aten = torch.ops.aten
 
@@ -131,6 +131,59 @@ def drop(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> No
     memory(out, members, numbers).copy_(memory(table, members, numbers) * torch.where(chance < rate, 0, scale))
 
 
+def heads_of(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """View the memory of a tensor from its beginning as sequences, heads, tokens and numbers."""
+    assert tensor.dtype == torch.float32 and tensor.data_ptr() % 16 == 0 and not any(one % 4 for one in strides)
+    return tensor.as_strided(shape, (*strides, 1))
+
+
+def weights_of(query: torch.Tensor, key: torch.Tensor, causal: int, factor_bits: int) -> Any:
+    """Return the weights of attention, and the logarithms of the sums of powers."""
+    scores = query @ key.transpose(-1, -2) * struct.unpack("f", struct.pack("i", factor_bits))[0]
+    if causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    logs = scores.mul(math.log(2)).logsumexp(-1) / math.log(2)
+    return (scores - logs.unsqueeze(-1)).exp2(), logs
+
+
+def attend(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    query, key, value, out, logs, heads, queries, keys, *strides, causal, factor_bits = arguments
+    (pairs, tiles, _), width = grid, of["WIDTH"]
+    assert block == (of["THREADS"], 1, 1)
+    lengths = queries, keys, keys
+    query, key, value = (
+        heads_of(one, (pairs // heads, heads, length, width), strides[3 * at : 3 * at + 3])
+        for at, (one, length) in enumerate(zip((query, key, value), lengths, strict=True))
+    )
+    weights, found = weights_of(query, key, causal, factor_bits)
+    covered = slice(None, tiles * of["TILE"])
+    places = memory(out, pairs // heads, queries, heads, width, vector=4).fill_(math.nan)
+    places[:, covered] = (weights @ value).transpose(1, 2)[:, covered]
+    memory(logs, pairs // heads, heads, queries).fill_(math.nan)[..., covered] = found[..., covered]
+
+
+def attend_back(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
+    tensors, (heads, queries, keys, *strides, causal, scale_bits, factor_bits) = arguments[:10], arguments[10:]
+    grad, query, key, value, out, logs, products, *grads = tensors
+    pairs, width = grid[0], of["WIDTH"]
+    assert block == (of["THREADS"], 1, 1) and grid[1:] == (1, 1)
+    shapes = [(pairs // heads, heads, length, width) for length in (queries, queries, keys, keys, queries, keys, keys)]
+    found = [
+        heads_of(one, shape, strides[3 * min(at, 5) : 3 * min(at, 5) + 3])
+        for at, (one, shape) in enumerate(zip((grad, query, key, value, *grads), shapes, strict=True))
+    ]
+    grad, query, key, value, *grads = found
+    weights, expected = weights_of(query, key, causal, factor_bits)
+    torch.testing.assert_close(memory(logs, pairs // heads, heads, queries), expected)
+    rows = memory(out, pairs // heads, queries, heads, width, vector=4).transpose(1, 2)
+    memory(products, pairs // heads, heads, queries).copy_((grad * rows).sum(-1))
+    slopes = weights * (grad @ value.transpose(-1, -2) - (grad * rows).sum(-1, keepdim=True))
+    slopes = slopes * struct.unpack("f", struct.pack("i", scale_bits))[0]
+    back = slopes @ key, slopes.transpose(-1, -2) @ query, weights.transpose(-1, -2) @ grad
+    for to, one in zip(grads, back, strict=True):
+        to.copy_(one)
+
+
 KERNELS: Mapping[str, Callable[[Constants, Triple, Triple, Arguments], None]] = {
     "linear forward": epilogue,
     "linear backward": epilogue_backward,
@@ -138,6 +191,8 @@ KERNELS: Mapping[str, Callable[[Constants, Triple, Triple, Arguments], None]] = 
     "norm backward": norm_backward,
     "turn": turn,
     "drop": drop,
+    "attend": attend,
+    "attend_back": attend_back,
 }
 
 
@@ -164,8 +219,9 @@ def in_place_of_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """Let tables on the CPU be left to stand-ins, where those on CUDA are left to kernels."""
     found = StandIns()
     monkeypatch.setattr(_compat, "compiled_kernel", found.compile)
-    caches = (linear.kernels, norm_kernel.kernels, products.turn, dropout.kernel)
-    for module in (linear, norm_kernel, products, dropout):
+    monkeypatch.setattr(_compat, "begin_kernel", lambda source, name, device: None)
+    caches = (linear.kernels, norm_kernel.kernels, products.turn, dropout.kernel, attention_kernel.kernels)
+    for module in (linear, norm_kernel, products, dropout, attention_kernel):
         monkeypatch.setattr(module, "launchable", lambda *tables: {one.dtype for one in tables} == {torch.float32})
     for cache in caches:
         cache.cache_clear()

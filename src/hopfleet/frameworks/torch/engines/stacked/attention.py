@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked import attention_kernel
 from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, folded, in_front, unfolded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
@@ -49,6 +50,23 @@ def attend(
     if query.is_cuda:  # torch has no rule for its backward pass
         return _step_by_step(*inputs)
     return torch.nn.functional.scaled_dot_product_attention(*inputs[:-1], scale=scale)
+
+
+def attend_by_kernel(
+    query: Table,
+    key: Table,
+    value: Table,
+    attn_mask: Table | None = None,
+    dropout_p: float | Table = 0.0,
+    is_causal: bool = False,
+    **options: Argument,
+) -> Table:
+    """Return the outcome of attention by a kernel of this package, if there is one for it."""
+    if attn_mask is None and not torch.is_tensor(dropout_p) and not dropout_p and not options.get("enable_gqa"):
+        found = attention_kernel.attend(query, key, value, is_causal, options.get("scale"))
+        if found is not None:
+            return found
+    return attend(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
 def _folds(query: Table, key: Table, value: Table, mask: Table | None, drops: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
@@ -42,3 +43,9 @@ def aligned(rows: Table) -> Table:
     """Return weights of all members as rows that a kernel can read as vectors; there may be gaps between rows."""
     fits = rows.stride(-1) == 1 and rows.stride(0) % 4 == 0 and rows.data_ptr() % 16 == 0
     return rows if fits else whole(rows)
+
+
+def bits(number: float) -> int:
+    """Return the bits of a number in single precision: releases of torch pass numbers to kernels in different types."""
+    found: int = struct.unpack("i", struct.pack("f", number))[0]
+    return found

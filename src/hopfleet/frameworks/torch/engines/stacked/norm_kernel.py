@@ -7,7 +7,6 @@ its weights, are made on the way back.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
-from hopfleet.frameworks.torch.engines.stacked.launching import aligned, launchable, or_none, whole
+from hopfleet.frameworks.torch.engines.stacked.launching import aligned, bits, launchable, or_none, whole
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 LANES, WARPS = 32, 8
@@ -160,7 +159,7 @@ class Kernels:
         x, out = whole(x), torch.empty(x.shape, dtype=x.dtype, device=x.device)
         members, rows = len(x), x.numel() // (len(x) * self._width)
         means, scales = (x.new_empty(members, rows) for _ in range(2))
-        numbers = [rows, weight.stride(0), bias.stride(0), _bits(eps)]
+        numbers = [rows, weight.stride(0), bias.stride(0), bits(eps)]
         grid = self._grid(members, rows)
         self._forward(grid, (LANES * WARPS, 1, 1), [x, weight, bias, out, means, scales, *numbers])
         return out, means, scales
@@ -179,12 +178,6 @@ class Kernels:
 
     def _grid(self, members: int, rows: int) -> tuple[int, int, int]:
         return max(1, min(-(-rows // WARPS), BLOCKS // members)), members, 1
-
-
-def _bits(number: float) -> int:
-    """Return the bits of a number in single precision: releases of torch pass numbers to kernels in different types."""
-    found: int = struct.unpack("i", struct.pack("f", number))[0]
-    return found
 
 
 def _rows(table: Table) -> Table:

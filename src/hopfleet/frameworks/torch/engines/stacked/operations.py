@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.attention import attend
+from hopfleet.frameworks.torch.engines.stacked.attention import attend, attend_by_kernel
 from hopfleet.frameworks.torch.engines.stacked.cross_entropy import cross_entropy
 from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
 from hopfleet.frameworks.torch.engines.stacked.embeddings import embedding
@@ -33,6 +33,7 @@ if hasattr(functional, "rms_norm"):
 
 
 KERNELS: Rules = {
+    functional.scaled_dot_product_attention: attend_by_kernel,
     functional.linear: linear,
     torch.addmm: addmm,
     functional.layer_norm: layer_norm_by_kernel,
@@ -102,11 +103,12 @@ class CertainOperations(Operations):
 class StackedOperations(Operations):
     """A context in which attention, cross entropy, embeddings and norms take few operations.
 
-    With ``kernels``, for CUDA, norms and linear layers use kernels of this package where they can, and gradients of
-    slices are put together in place; a compiler finds its own ways. With ``certain``, nothing is dropped.
+    With ``kernels``, for CUDA, attention, norms and linear layers use kernels of this package where they can, and
+    gradients of slices are put together in place; a compiler finds its own ways. With ``certain``, nothing is dropped.
     """
 
     def __init__(self, kernels: bool = False, certain: bool = False) -> None:
         rules = {**FOLDED, **KERNELS} if kernels else FOLDED
-        attention: Rules = {functional.scaled_dot_product_attention: _without_dropout(attend)}
+        of_attention = functional.scaled_dot_product_attention
+        attention: Rules = {of_attention: _without_dropout(rules[of_attention])}
         super().__init__({**rules, **CERTAIN, **attention} if certain else rules)

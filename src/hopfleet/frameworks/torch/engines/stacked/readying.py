@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import torch
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked import dropout, kernels, linear, norm_kernel, products
+from hopfleet.frameworks.torch.engines.stacked import attention_kernel, dropout, kernels, linear, norm_kernel, products
+from hopfleet.frameworks.torch.engines.stacked.attention_source import sources_for
 from hopfleet.frameworks.torch.session import TorchSession
 
 
@@ -43,8 +44,20 @@ def needed(session: TorchSession) -> Iterator[tuple[str, str]]:
         yield products.SOURCE, "turn"
     if any(type(module) is torch.nn.Dropout for module in session.model.modules()):
         yield dropout.SOURCE, "drop"
+    width = next(filter(attention_kernel.takes, _head_widths(session.model)), None)
+    if width is not None:
+        yield from sources_for(width)
     for source in _sources(session.model):
         yield from itertools.product([source], ("forward", "backward"))
+
+
+def _head_widths(model: torch.nn.Module) -> Iterator[int]:
+    """Yield likely widths of heads: modules that attend tell their number of heads, or a width, under some name."""
+    for module in model.modules():
+        numbers = {name: value for name, value in vars(module).items() if "head" in name and type(value) is int}
+        yield from (value for name, value in numbers.items() if name.endswith(("dim", "size")))
+        layers = [layer for layer in module.children() if type(layer) is torch.nn.Linear]
+        yield from (layer.in_features // value for value in numbers.values() if value > 0 for layer in layers)
 
 
 def _sources(model: torch.nn.Module) -> Iterator[str]:
