@@ -179,8 +179,9 @@ def _expanded(mask: Table | None, query: Table, key: Table) -> Table | None:
     """Return a mask with an entry for each pair of places, and rows that lie apart as the device needs it."""
     if mask is None:
         return None
-    length = mask.shape[-1]
-    if mask.is_cuda and (length % MASK_ALIGNMENT or mask.stride(-1) != 1):
-        padded = torch.nn.functional.pad(mask.expand(*mask.shape[:-1], length), (0, -length % MASK_ALIGNMENT))
-        mask = padded[..., :length]
-    return mask.expand(len(query), query.shape[1], query.shape[2], key.shape[2])
+    length = key.shape[2]
+    mask = mask.expand(*mask.shape[:-1], length)
+    *rows, last = mask.stride()
+    if mask.is_cuda and (last != 1 or any(step % MASK_ALIGNMENT for step in (length, *rows))):
+        mask = torch.nn.functional.pad(mask, (0, -length % MASK_ALIGNMENT)).contiguous()[..., :length]
+    return mask.expand(len(query), query.shape[1], query.shape[2], length)
