@@ -95,7 +95,6 @@ MASKS: dict[str, Any] = {
     "causal": torch.ones(7, 7, dtype=torch.bool).tril(),
     "numbers": torch.randn(7, 7, generator=torch.Generator().manual_seed(1)),
     "of sequences": (torch.arange(7) < torch.tensor([[7], [4], [1]]))[:, None, None],
-    "of queries": torch.randn(7, 1, generator=torch.Generator().manual_seed(4)),
     "a part of a larger one": torch.randn(11, 11, generator=torch.Generator().manual_seed(5)).to(DEVICE)[1:8, 2:9],
     "of heads": torch.randn(2, 7, 7, generator=torch.Generator().manual_seed(2)),
     "of all": torch.randn(3, 2, 7, 7, generator=torch.Generator().manual_seed(3)) > -1,
