@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
@@ -58,13 +59,20 @@ def main() -> None:
         if not descriptors:
             control.sendall(f"{_ending(int(message))}\n".encode())
             continue
-        pid = os.fork()
+        pid = _fork()
         if pid == 0:
             control.close()
             _become_worker(descriptors[0], descriptors[1:])
         for descriptor in descriptors:
             os.close(descriptor)
         control.sendall(f"{pid}\n".encode())
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads. There are those of BLAS libraries alone, which end before a fork and start anew.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _become_worker(descriptor: int, links: Sequence[int]) -> None:
