@@ -18,7 +18,7 @@ import pytest
 from hopfleet.backends import supervision
 from hopfleet.backends.local import backend as local
 from hopfleet.backends.local import fork_server
-from hopfleet.backends.local.backend import Local
+from hopfleet.backends.local.backend import Local, ProcessHandle
 from hopfleet.backends.vitals import vitals
 from hopfleet.domain.messages import UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.errors import WorkersLost
@@ -28,7 +28,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.support import machine
 from hopfleet.testing.backends import PATIENCE, spec, trial, unit, wait_for, wait_for_any
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.spec import Profile, WorkerSpec
 
 
 @contextlib.contextmanager
@@ -80,6 +80,28 @@ def test_a_planned_worker_and_its_successor_keep_to_their_cores(
         os.kill(pid, signal.SIGKILL)
         wait_for(backend, WorkerLost)
     backend.close()
+
+
+def test_the_worker_that_has_warmed_up_profiles_until_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with local_workers(spec(tmp_path), 2) as (backend, _):
+        probed: list[str] = []
+
+        def probe(handle: ProcessHandle, probe: object) -> Profile:
+            probed.append(handle.name)
+            return Profile()
+
+        monkeypatch.setattr(backend, "_probe", probe)
+        backend._workers["w1"].ready = False
+        backend.probe(trial())
+        backend._workers["w1"].ready = True
+        backend.probe(trial())
+        assert probed == ["w2", "w2"]
+        os.kill(pid_of(backend, "w2"), signal.SIGKILL)
+        wait_for(backend, WorkerLost)
+        backend.probe(trial())
+        assert probed[2:] == ["w1"]
 
 
 def test_workers_tell_how_much_memory_they_have_and_when_they_were_heard(tmp_path: Path) -> None:

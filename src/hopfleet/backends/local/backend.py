@@ -124,6 +124,8 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._planned: tuple[int, float | None] = (0, None)
         #: The cores of each process of the planned team.
         self._cores: list[set[int]] = []
+        #: The worker that profiles, which has warmed up.
+        self._profiling: ProcessHandle | None = None
         #: Number of processes killed for want of memory that are reported already.
         self._starved = starvations()
 
@@ -171,7 +173,9 @@ class Local(SupervisedBackend[ProcessHandle]):
         """Do nothing: all workers can read all partitions."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
-        return self._probe(self._first_worker(lambda handle: handle.ready), Probe(trial, batches))
+        if self._profiling is None or not self._is_current(self._profiling):
+            self._profiling = self._first_worker(lambda handle: handle.ready)
+        return self._probe(self._profiling, Probe(trial, batches))
 
     def send(self, command: Command, trial: Trial) -> None:
         assert isinstance(command, RunUnit | SaveVersion)
