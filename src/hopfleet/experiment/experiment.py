@@ -44,6 +44,7 @@ from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
+from hopfleet.runtime.records import TrialRecords
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.search.base import UNLIMITED, Constraint, Earlier, Search, at_least_one
 from hopfleet.store.base import JournalStore, VersionStore
@@ -360,14 +361,15 @@ class Experiment(Signposted):
             controller = self._controller(forecast, found, view)
             drop(self.folder)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
-            with CallbackObserver(self.callbacks, info) as callbacks:
-                observers = observers_of(view, callbacks, self.folder, backend)
-                definition = self.folder.definition()
-                loop, complete = run_loop(
-                    controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
-                )
-            self._reason, self._failing = loop.reason, controller.failing
-            backend.close(kill=loop.stuck)
+            with TrialRecords(self.folder.trials) as records:
+                with CallbackObserver(self.callbacks, info) as callbacks:
+                    observers = observers_of(view, callbacks, records, self.folder, backend)
+                    definition = self.folder.definition()
+                    loop, complete = run_loop(
+                        controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
+                    )
+                self._reason, self._failing = loop.reason, controller.failing
+                backend.close(kill=loop.stuck)
             if start.resumed:  # workers of a controller that was killed may have written until now
                 time.sleep(max(0.0, LINGER_SECONDS - (time.monotonic() - began)))
             versions.tidy(controller.schedule.files())

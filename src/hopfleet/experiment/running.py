@@ -22,11 +22,13 @@ from hopfleet.store.local import MALFORMED
 from hopfleet.version import __version__
 
 
-def observers_of(view: LiveView, callbacks: CallbackObserver, folder: RunFolder, backend: Backend) -> list[Observer]:
+def observers_of(
+    view: LiveView, callbacks: CallbackObserver, records: TrialRecords, folder: RunFolder, backend: Backend
+) -> list[Observer]:
     """Return the observers of a run, in the order in which they hear of messages."""
     return [
         *(view.history, view, *watchers(view), *([callbacks] if callbacks.hooked else [])),
-        TrialRecords(folder.trials),
+        records,
         *([HealthRecord(folder, backend)] if isinstance(backend, Supervisor) else []),
     ]
 
