@@ -26,7 +26,7 @@ from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.forecasting import forecast_of, make_preview, warnings_of
 from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
-from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data
+from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import WorkerPlan, on_cluster, plan_workers
 from hopfleet.experiment.running import observers_of, run_loop
@@ -250,14 +250,18 @@ class Experiment(Signposted):
             return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
     def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
-        with contextlib.closing(lock(self.folder)):
+        backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
+        with contextlib.closing(lock(self.folder)), contextlib.ExitStack() as stack:
             try:
-                start = prepare(self, overwrite=overwrite)
+                start = prepare(
+                    self, overwrite=overwrite, warm_up=lambda: stack.enter_context(warmed_up(self, backend))
+                )
                 note = f"{start.note} {show_page(self.folder)}".strip() if ui else start.note
             except BaseException:
+                stack.close()
                 take_back(self.folder)
                 raise
-            complete = start.finished or self._train(dataclasses.replace(start, note=note), quiet=quiet)
+            complete = start.finished or self._train(dataclasses.replace(start, note=note), backend, quiet=quiet)
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)
@@ -279,7 +283,7 @@ class Experiment(Signposted):
             return WorkersLost(f"{self.name}: {self._reason}: {again}")
         return Interrupted(f"{self.name} was interrupted and can continue: {again}, or call fit() again")
 
-    def _train(self, start: Start, *, quiet: bool) -> bool:
+    def _train(self, start: Start, backend: Backend, *, quiet: bool) -> bool:
         """Run until the search is complete or the run ends early. A run that is refused leaves no folder behind.
 
         Return whether the search is complete.
@@ -291,7 +295,7 @@ class Experiment(Signposted):
                 open_view(self._history(len(start.data.train)), quiet=quiet) as view,
             ):
                 try:
-                    return self._run(start, journal, view)
+                    return self._run(start, backend, journal, view)
                 except BaseException:
                     refused = not start.resumed and journal.last() is None
                     raise
@@ -330,8 +334,7 @@ class Experiment(Signposted):
 
     # ------------------------------------------------------------------------------------------------- running
 
-    def _run(self, start: Start, journal: JournalStore, view: LiveView) -> bool:
-        backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
+    def _run(self, start: Start, backend: Backend, journal: JournalStore, view: LiveView) -> bool:
         began = time.monotonic()
         tries = self.parallelism == (AUTO,)
         if tries:
