@@ -21,7 +21,7 @@ from hopfleet.forecast import rehearsal as rehearsals
 from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast.preview import slow as report_if_slow
 from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
-from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_profiling
+from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, measure, predict, worth_profiling
 from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.teams import Scaling
@@ -73,6 +73,13 @@ class Probing:
 
     def clock(self) -> float:
         return self.time
+
+
+def foresee(
+    probe: Any, configs: dict[int, Config], outline: Outline, known: dict[int, Profile], *clock: Any
+) -> tuple[Profiles, Rehearsal | None]:
+    found = measure(probe, configs, outline, known, *clock)
+    return found, predict(outline, found, *clock)
 
 
 def configs(count: int) -> dict[int, Config]:

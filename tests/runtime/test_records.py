@@ -12,6 +12,7 @@ import pytest
 from hopfleet.domain.messages import EpochEnded, Finish, TrialAdded, TrialDeleted
 from hopfleet.runtime import records
 from hopfleet.runtime.records import TrialRecords
+from hopfleet.support.background import Chores
 
 
 def trained(observer: TrialRecords, *trials: str) -> None:
@@ -22,7 +23,8 @@ def trained(observer: TrialRecords, *trials: str) -> None:
 
 def test_the_end_waits_for_all_records(tmp_path: Path) -> None:
     folder = tmp_path / "trials"
-    with TrialRecords(folder) as observer:
+    with Chores() as chores:
+        observer = TrialRecords(folder, chores)
         trained(observer, "t0001", "t0002")
         observer.update(0.0, Finish(True, ""))
     assert [path.name for path in sorted(folder.iterdir())] == ["t0001.json", "t0002.json"]
@@ -38,7 +40,8 @@ def test_messages_go_on_while_a_slow_disk_takes_records(tmp_path: Path, monkeypa
         path.write_text(text)
 
     monkeypatch.setattr(records, "write_text", slow)
-    with TrialRecords(tmp_path) as observer:
+    with Chores() as chores:
+        observer = TrialRecords(tmp_path, chores)
         trained(observer, "t0001", "t0002")
         observer.refresh()
         observer.update(0.0, TrialDeleted("t0002"))
@@ -53,7 +56,8 @@ def test_a_run_that_fails_does_not_wait(tmp_path: Path, monkeypatch: pytest.Monk
     before = set(threading.enumerate())
 
     def fail() -> None:
-        with TrialRecords(tmp_path) as observer:
+        with Chores() as chores:
+            observer = TrialRecords(tmp_path, chores)
             trained(observer, "t0001")
             observer.update(0.0, Finish(True, ""))
             raise RuntimeError("no")

@@ -44,7 +44,6 @@ from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
-from hopfleet.runtime.records import TrialRecords
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.search.base import UNLIMITED, Constraint, Earlier, Search, at_least_one
 from hopfleet.store.base import JournalStore, VersionStore
@@ -53,6 +52,7 @@ from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.replacing import drop
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
+from hopfleet.support.background import Chores
 from hopfleet.trackers import TRACKERS
 from hopfleet.ui.companion import show_page, suits_page
 
@@ -356,17 +356,17 @@ class Experiment(Signposted):
             backend.start(forecast.spec, plan.workers)
             if not tries:
                 verify_data(self, start.data)  # meanwhile, the process that forks workers imports their framework
-            found = (
-                forecast.from_record(self.folder)
-                if start.resumed
-                else forecast.foresee(self.folder, view, fail_fast=self.run_options.fail_fast)
-            )
-            controller = self._controller(forecast, found, view)
-            drop(self.folder)
-            info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
-            with TrialRecords(self.folder.trials) as records:
+            with Chores() as chores:
+                found = (
+                    forecast.from_record(self.folder)
+                    if start.resumed
+                    else forecast.foresee(self.folder, view, chores, fail_fast=self.run_options.fail_fast)
+                )
+                controller = self._controller(forecast, found, view)
+                drop(self.folder)
+                info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
                 with CallbackObserver(self.callbacks, info) as callbacks:
-                    observers = observers_of(view, callbacks, records, self.folder, backend)
+                    observers = observers_of(view, callbacks, chores, self.folder, backend)
                     definition = self.folder.definition()
                     loop, complete = run_loop(
                         controller, backend, journal, versions, observers, workers=plan.workers, definition=definition

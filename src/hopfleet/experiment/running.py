@@ -19,16 +19,17 @@ from hopfleet.runtime.records import HealthRecord, TrialRecords
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import MALFORMED
+from hopfleet.support.background import Chores
 from hopfleet.version import __version__
 
 
 def observers_of(
-    view: LiveView, callbacks: CallbackObserver, records: TrialRecords, folder: RunFolder, backend: Backend
+    view: LiveView, callbacks: CallbackObserver, chores: Chores, folder: RunFolder, backend: Backend
 ) -> list[Observer]:
     """Return the observers of a run, in the order in which they hear of messages."""
     return [
         *(view.history, view, *watchers(view), *([callbacks] if callbacks.hooked else [])),
-        records,
+        TrialRecords(folder.trials, chores),
         *([HealthRecord(folder, backend)] if isinstance(backend, Supervisor) else []),
     ]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from hopfleet.backends.base import Supervisor
 from hopfleet.domain.messages import EpochEnded, Finish, Message, TrialAdded, TrialDeleted, TrialEnded
@@ -31,23 +31,14 @@ RECORD_SECONDS = 5.0
 
 
 class TrialRecords(Observer):
-    """Writes the records of trials after their epochs, in the background. A disk that does not take them is ignored.
+    """Writes the records of trials after their epochs, as ``chores``. A disk that does not take them is ignored."""
 
-    At the end of the context, all are written.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, chores: Chores) -> None:
         self._folder = folder
+        self._chores = chores
         self._records: dict[str, dict[str, Any]] = {}
         self._stale: set[str] = set()
         self._due = clocks.monotonic() + RECORD_SECONDS
-        self._chores = Chores()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        self._chores.finish(wait=kind is None)
 
     def recall(self, time: float, message: Message) -> None:
         match message:
