@@ -210,6 +210,8 @@ class Local(SupervisedBackend[ProcessHandle]):
                 self._kill(handle)
             else:
                 self._flush(handle, Stop())
+        if self._fork_server is not None:
+            self._fork_server.dismiss()
         for handle in self._workers.values():
             with contextlib.suppress(EOFError, OSError):
                 while not kill and _lives_on(handle):

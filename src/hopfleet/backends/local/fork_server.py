@@ -67,13 +67,26 @@ class ForkServer:
         if self._awake and self._process.poll() is not None:
             self._renew()
 
+    def dismiss(self) -> None:
+        """Let the process end by itself."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
     def close(self, *, kill: bool = False) -> None:
         """End the process, by force if it does not end by itself or if told to ``kill`` it."""
-        self._control.close()
         if kill:
             self._process.kill()
+        self.dismiss()
+        ended = False
+        with contextlib.suppress(OSError):
+            # The other end of the socket tells at once when the process is about to be gone.
+            self._control.settimeout(STOPPED_SECONDS)
+            while self._control.recv(4096):
+                pass
+            ended = True
+        self._control.close()
         try:
-            self._process.wait(STOPPED_SECONDS)
+            self._process.wait(STOPPED_SECONDS if ended else 0)
         except TimeoutExpired:
             self._process.kill()
             self._process.wait()
