@@ -29,7 +29,7 @@ from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import WorkerPlan, on_cluster, plan_workers
-from hopfleet.experiment.running import observers_of, run_loop
+from hopfleet.experiment.running import OnceAtWork, observers_of, run_loop
 from hopfleet.experiment.teams import find_teams
 from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast.preview import Preview, slow
@@ -356,17 +356,19 @@ class Experiment(Signposted):
             backend.start(forecast.spec, plan.workers)
             if not tries:
                 verify_data(self, start.data)  # meanwhile, the process that forks workers imports their framework
+            later: list[Callable[[], object]] = []
             with Chores() as chores:
                 found = (
                     forecast.from_record(self.folder)
                     if start.resumed
-                    else forecast.foresee(self.folder, view, chores, fail_fast=self.run_options.fail_fast)
+                    else forecast.foresee(self.folder, view, later.append, fail_fast=self.run_options.fail_fast)
                 )
                 controller = self._controller(forecast, found, view)
                 drop(self.folder)
                 info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
                 with CallbackObserver(self.callbacks, info) as callbacks:
                     observers = observers_of(view, callbacks, chores, self.folder, backend)
+                    observers.append(OnceAtWork(later, chores))
                     definition = self.folder.definition()
                     loop, complete = run_loop(
                         controller, backend, journal, versions, observers, workers=plan.workers, definition=definition

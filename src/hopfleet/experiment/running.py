@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hopfleet.backends.base import Backend, Supervisor
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Message, RunStarted, VersionLost
+from hopfleet.domain.messages import Message, RunStarted, RunUnit, VersionLost
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, describe
 from hopfleet.monitor.observer import Observer
@@ -21,6 +21,17 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import MALFORMED
 from hopfleet.support.background import Chores
 from hopfleet.version import __version__
+
+
+class OnceAtWork(Observer):
+    """Adds jobs to the chores as soon as a worker has something to do: no worker shall wait for them."""
+
+    def __init__(self, jobs: list[Callable[[], object]], chores: Chores) -> None:
+        self._jobs, self._chores = jobs, chores
+
+    def update(self, time: float, message: Message) -> None:
+        while self._jobs and isinstance(message, RunUnit):
+            self._chores.add(self._jobs.pop(0))
 
 
 def observers_of(

@@ -40,7 +40,6 @@ from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal
 from hopfleet.store.folder import RunFolder
-from hopfleet.support.background import Chores
 from hopfleet.worker.spec import Profile, WorkerSpec
 
 IN_TURN = ("inline",)
@@ -79,11 +78,13 @@ class Forecast:
         """Return the profiles of these configurations from an earlier run."""
         return from_record(folder.profile(), self.configs, self.spec.device)
 
-    def foresee(self, folder: RunFolder, view: LiveView, chores: Chores, *, fail_fast: bool) -> Profiles:
+    def foresee(
+        self, folder: RunFolder, view: LiveView, later: Callable[[Callable[[], object]], object], *, fail_fast: bool
+    ) -> Profiles:
         """Check the task, profile configurations where that may pay, and store profiles and prediction.
 
-        The prediction is one of the ``chores``, since the run does not need it. ``fail_fast`` refuses a task that fails
-        in the same way whatever the configuration.
+        The run does not need the prediction, so ``later`` takes the function that makes it. ``fail_fast`` refuses a
+        task that fails in the same way whatever the configuration.
         """
         own = self.spec.batch_size
         batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
@@ -97,7 +98,7 @@ class Forecast:
             return Profiles({number: profile for number, profile in probed.items() if not profile.error})
         outline = dataclasses.replace(self.outline, fusions=self.fusions(probed))
         found = measure(self.backend.probe, self.configs, outline, timed)
-        chores.add(lambda: keep_prediction(folder, outline, found))
+        later(lambda: keep_prediction(folder, outline, found))
         folder.keep_profile(to_record(found, self.configs, self.spec.device))
         if found.seconds > SLOW:
             view.note(f"profiling of {plural(found.tried, 'configuration')} took {found.seconds:.1f} s")

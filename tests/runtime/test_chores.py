@@ -1,4 +1,4 @@
-"""Records of trials beside the journal are written in the background, and the run does not end without them."""
+"""Chores of a run: records of trials beside the journal, and what waits until the workers have something to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from hopfleet.domain.messages import EpochEnded, Finish, TrialAdded, TrialDeleted
+from hopfleet.domain.messages import EpochEnded, Finish, RunUnit, TrialAdded, TrialDeleted
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.experiment.running import OnceAtWork
 from hopfleet.runtime import records
 from hopfleet.runtime.records import TrialRecords
 from hopfleet.support.background import Chores
@@ -68,3 +71,14 @@ def test_a_run_that_fails_does_not_wait(tmp_path: Path, monkeypatch: pytest.Monk
     goes_on.set()
     writer.join(60)
     assert not writer.is_alive()
+
+
+def test_jobs_wait_until_a_worker_has_something_to_do() -> None:
+    done: list[str] = []
+    with Chores() as chores:
+        observer = OnceAtWork([lambda: done.append("first"), lambda: done.append("second")], chores)
+        observer.update(0.0, TrialAdded("t0001", 0, {}, 0, 1))
+        assert chores._thread is None
+        for attempt in (1, 2):
+            observer.update(0.0, RunUnit("w1", Unit("t0001", 1, 0), attempt, VersionRef("t0001", 0, None)))
+    assert done == ["first", "second"]
