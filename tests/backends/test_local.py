@@ -18,7 +18,7 @@ import pytest
 from hopfleet.backends import supervision
 from hopfleet.backends.local import backend as local
 from hopfleet.backends.local import fork_server
-from hopfleet.backends.local.backend import Local
+from hopfleet.backends.local.backend import Local, ProcessHandle
 from hopfleet.backends.vitals import vitals
 from hopfleet.domain.messages import UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.errors import WorkersLost
@@ -28,7 +28,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.support import machine
 from hopfleet.testing.backends import PATIENCE, spec, trial, unit, wait_for, wait_for_any
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.spec import Profile, WorkerSpec
 
 
 @contextlib.contextmanager
@@ -64,6 +64,42 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
     backend.close()
 
 
+def server_of(backend: Local) -> int:
+    assert backend._fork_server is not None
+    return backend._fork_server.pid
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("suits", [True, False])
+def test_workers_come_from_a_fork_server_that_was_started_ahead_if_it_suits(tmp_path: Path, suits: bool) -> None:
+    asked, backend = spec(tmp_path), Local()
+    with backend.warmed_up(list(asked.task.preload), asked.threads if suits else 7, asked.logs):
+        ahead = server_of(backend)
+        backend.start(asked, 1)
+        assert (server_of(backend) == ahead) is suits
+        assert lives(ahead) is suits
+        wait_for(backend, WorkerJoined)
+        backend.close()
+    assert not lives(ahead)
+
+
+def test_a_fork_server_that_was_started_in_vain_ends_at_once(tmp_path: Path) -> None:
+    asked, backend = spec(tmp_path), Local()
+    with backend.warmed_up(["torch"], 1, asked.logs):
+        ahead = server_of(backend)
+        assert lives(ahead)
+        began = time.monotonic()
+    assert not lives(ahead)
+    assert time.monotonic() - began < fork_server.STOPPED_SECONDS
+
+
 def test_a_planned_worker_and_its_successor_keep_to_their_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +116,28 @@ def test_a_planned_worker_and_its_successor_keep_to_their_cores(
         os.kill(pid, signal.SIGKILL)
         wait_for(backend, WorkerLost)
     backend.close()
+
+
+def test_the_worker_that_has_warmed_up_profiles_until_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with local_workers(spec(tmp_path), 2) as (backend, _):
+        probed: list[str] = []
+
+        def probe(handle: ProcessHandle, probe: object) -> Profile:
+            probed.append(handle.name)
+            return Profile()
+
+        monkeypatch.setattr(backend, "_probe", probe)
+        backend._workers["w1"].ready = False
+        backend.probe(trial())
+        backend._workers["w1"].ready = True
+        backend.probe(trial())
+        assert probed == ["w2", "w2"]
+        os.kill(pid_of(backend, "w2"), signal.SIGKILL)
+        wait_for(backend, WorkerLost)
+        backend.probe(trial())
+        assert probed[2:] == ["w1"]
 
 
 def test_workers_tell_how_much_memory_they_have_and_when_they_were_heard(tmp_path: Path) -> None:

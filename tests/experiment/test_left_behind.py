@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet.errors import DataError, TaskError
+from hopfleet.backends.inline import Inline
+from hopfleet.errors import DataError, TaskError, UsageError
+from hopfleet.experiment import preparation
 from hopfleet.runtime.loop import Loop
 from hopfleet.testing.tasks import CountingTask
+from hopfleet.worker.spec import WorkerSpec
 
 
 def experiment() -> hop.Experiment:
@@ -39,6 +45,52 @@ def test_a_run_that_fails_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> N
     for thread in set(threading.enumerate()) - set(before):
         thread.join(60)
     assert threading.enumerate() == before
+
+
+class Warm(Inline):
+    """Notes when it begins to load a framework, when that ends and when workers start."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__()
+        self.notes = notes
+
+    @contextlib.contextmanager
+    def warmed_up(self, modules: Sequence[str], threads: int, logs: Path) -> Iterator[None]:
+        assert (list(modules), threads) == (list(CountingTask.preload), 1)
+        self.notes.append(f"warm {logs.is_dir()}")
+        try:
+            yield
+        finally:
+            self.notes.append(f"cold {logs.is_dir()}")
+
+    def start(self, spec: WorkerSpec, workers: int) -> None:
+        self.notes.append("start")
+        super().start(spec, workers)
+
+
+def test_the_framework_is_loaded_while_the_data_is_prepared(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+
+    def noted(*args: Any, **more: Any) -> Any:
+        notes.append("data")
+        return open_data(*args, **more)
+
+    open_data = preparation.open_data
+    monkeypatch.setattr(preparation, "open_data", noted)
+    asked: dict[str, Any] = {"train": {"x": np.arange(40.0)}, "space": {"lr": 0.1}, "search": hop.Grid(max_epochs=1)}
+
+    def fit(**changes: Any) -> list[str]:
+        notes.clear()
+        hop.Experiment(CountingTask(), **{**asked, "backend": Warm(notes), "name": "e", **changes}).fit(quiet=True)
+        return notes
+
+    assert fit() == ["warm True", "data", "start", "cold True"]
+    assert fit() == ["data"]  # it is finished
+    assert fit(name="other", parallelism="auto") == ["data", "start"]
+    with pytest.raises(UsageError):
+        fit(name="none", batch_size=100, worker_options=hop.WorkerOptions(drop_last=True))
+    assert notes == ["warm True", "data", "cold True"]
+    assert not (own_home / "none").exists()
 
 
 @pytest.mark.parametrize("parallelism", ["single", "auto"])

@@ -21,7 +21,7 @@ from hopfleet.forecast import rehearsal as rehearsals
 from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast.preview import slow as report_if_slow
 from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
-from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_profiling
+from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, measure, predict, worth_profiling
 from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.teams import Scaling
@@ -73,6 +73,13 @@ class Probing:
 
     def clock(self) -> float:
         return self.time
+
+
+def foresee(
+    probe: Any, configs: dict[int, Config], outline: Outline, known: dict[int, Profile], *clock: Any
+) -> tuple[Profiles, Rehearsal | None]:
+    found = measure(probe, configs, outline, known, *clock)
+    return found, predict(outline, found, *clock)
 
 
 def configs(count: int) -> dict[int, Config]:
@@ -176,7 +183,8 @@ def test_when_profiling_is_worth_it(changes: dict[str, Any], batch_size: int, wo
 @pytest.mark.parametrize(
     ("row", "spent"),
     [
-        (0.01, 1.6),  # 96 s on each worker: time for all of the 16
+        (0.02, 1.6),  # 192 s on each worker: time for all of the 16
+        (0.01, 1.0),  # and not longer than a unit
         (0.001, 0.4),  # 5% of 10 s, and not a probe more
         (0.00001, 0.1),  # the one that it takes to know
     ],
@@ -185,6 +193,21 @@ def test_fit_spends_a_small_part_of_the_run(row: float, spent: float) -> None:
     probing = Probing(row=row)
     found, _ = foresee(probing, configs(64), outline(trials=64, workers=4), {}, probing.clock)
     assert found.seconds == pytest.approx(spent)
+
+
+def test_units_that_are_short_leave_time_for_a_prediction() -> None:
+    probing = Probing(row=0.001)
+    found, rehearsal = foresee(probing, configs(640), outline(trials=640), {}, probing.clock)
+    assert found.tried == rehearsals.ENOUGH
+    assert rehearsal is not None
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(0.0, 5), (0.25, 3), (0.5, 1)])
+def test_what_was_timed_already_counts(seconds: float, tried: int) -> None:
+    known = {0: dataclasses.replace(SECOND, seconds_per_row=0.001, seconds=seconds)}
+    probing = Probing(row=0.001)
+    found, _ = foresee(probing, configs(64), outline(trials=64, workers=4), known, probing.clock)
+    assert found.tried == tried
 
 
 def test_too_few_findings_make_no_prediction() -> None:

@@ -36,5 +36,6 @@ def test_the_first_trial_that_is_timed_hops(task: Any, run: str, doubts: int, tm
     found = [worker.probe(Trial(f"t{number}", number, {"lr": 0.1}, 0, 1), 2) for number in range(2)]
     worker.close()
     assert not any(profile.error for profile in found) and all(profile.seconds_per_row for profile in found)
+    assert all(each.seconds > each.open_seconds + each.save_seconds + each.load_seconds for each in found)
     assert ["hop" in profile.doubt for profile in found] == [bool(doubts), False]
     assert not list((tmp_path / "versions").glob("probe/*"))

@@ -12,6 +12,7 @@ read; their outcomes are reported as events as well.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -136,6 +137,14 @@ class FormsTeams(Protocol):
 
     def form_teams(self, shapes: Sequence[TeamShape]) -> None:
         """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """A backend that can get ready for workers before it knows all that they need."""
+
+    def warmed_up(self, modules: Sequence[str], threads: int, logs: Path) -> AbstractContextManager[None]:
+        """Begin to load the modules of a task before ``start``; the context ends what is left of that."""
 
 
 @runtime_checkable

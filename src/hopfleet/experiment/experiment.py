@@ -26,10 +26,10 @@ from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.forecasting import forecast_of, make_preview, warnings_of
 from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
-from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data
+from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import WorkerPlan, on_cluster, plan_workers
-from hopfleet.experiment.running import observers_of, run_loop
+from hopfleet.experiment.running import OnceAtWork, observers_of, run_loop
 from hopfleet.experiment.teams import find_teams
 from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast.preview import Preview, slow
@@ -52,6 +52,7 @@ from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.replacing import drop
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
+from hopfleet.support.background import Chores
 from hopfleet.trackers import TRACKERS
 from hopfleet.ui.companion import show_page, suits_page
 
@@ -249,14 +250,18 @@ class Experiment(Signposted):
             return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
     def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
-        with contextlib.closing(lock(self.folder)):
+        backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
+        with contextlib.closing(lock(self.folder)), contextlib.ExitStack() as stack:
             try:
-                start = prepare(self, overwrite=overwrite)
+                start = prepare(
+                    self, overwrite=overwrite, warm_up=lambda: stack.enter_context(warmed_up(self, backend))
+                )
                 note = f"{start.note} {show_page(self.folder)}".strip() if ui else start.note
             except BaseException:
+                stack.close()
                 take_back(self.folder)
                 raise
-            complete = start.finished or self._train(dataclasses.replace(start, note=note), quiet=quiet)
+            complete = start.finished or self._train(dataclasses.replace(start, note=note), backend, quiet=quiet)
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)
@@ -278,7 +283,7 @@ class Experiment(Signposted):
             return WorkersLost(f"{self.name}: {self._reason}: {again}")
         return Interrupted(f"{self.name} was interrupted and can continue: {again}, or call fit() again")
 
-    def _train(self, start: Start, *, quiet: bool) -> bool:
+    def _train(self, start: Start, backend: Backend, *, quiet: bool) -> bool:
         """Run until the search is complete or the run ends early. A run that is refused leaves no folder behind.
 
         Return whether the search is complete.
@@ -290,7 +295,7 @@ class Experiment(Signposted):
                 open_view(self._history(len(start.data.train)), quiet=quiet) as view,
             ):
                 try:
-                    return self._run(start, journal, view)
+                    return self._run(start, backend, journal, view)
                 except BaseException:
                     refused = not start.resumed and journal.last() is None
                     raise
@@ -329,8 +334,7 @@ class Experiment(Signposted):
 
     # ------------------------------------------------------------------------------------------------- running
 
-    def _run(self, start: Start, journal: JournalStore, view: LiveView) -> bool:
-        backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
+    def _run(self, start: Start, backend: Backend, journal: JournalStore, view: LiveView) -> bool:
         began = time.monotonic()
         tries = self.parallelism == (AUTO,)
         if tries:
@@ -352,22 +356,25 @@ class Experiment(Signposted):
             backend.start(forecast.spec, plan.workers)
             if not tries:
                 verify_data(self, start.data)  # meanwhile, the process that forks workers imports their framework
-            found = (
-                forecast.from_record(self.folder)
-                if start.resumed
-                else forecast.foresee(self.folder, view, fail_fast=self.run_options.fail_fast)
-            )
-            controller = self._controller(forecast, found, view)
-            drop(self.folder)
-            info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
-            with CallbackObserver(self.callbacks, info) as callbacks:
-                observers = observers_of(view, callbacks, self.folder, backend)
-                definition = self.folder.definition()
-                loop, complete = run_loop(
-                    controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
+            later: list[Callable[[], object]] = []
+            with Chores() as chores:
+                found = (
+                    forecast.from_record(self.folder)
+                    if start.resumed
+                    else forecast.foresee(self.folder, view, later.append, fail_fast=self.run_options.fail_fast)
                 )
-            self._reason, self._failing = loop.reason, controller.failing
-            backend.close(kill=loop.stuck)
+                controller = self._controller(forecast, found, view)
+                drop(self.folder)
+                info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
+                with CallbackObserver(self.callbacks, info) as callbacks:
+                    observers = observers_of(view, callbacks, chores, self.folder, backend)
+                    observers.append(OnceAtWork(later, chores))
+                    definition = self.folder.definition()
+                    loop, complete = run_loop(
+                        controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
+                    )
+                self._reason, self._failing = loop.reason, controller.failing
+                backend.close(kill=loop.stuck)
             if start.resumed:  # workers of a controller that was killed may have written until now
                 time.sleep(max(0.0, LINGER_SECONDS - (time.monotonic() - began)))
             versions.tidy(controller.schedule.files())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+from hopfleet.backends.base import Backend, WarmsUp
 from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain.messages import Finish, RequestAnswered, TrialEnded, UnitFinished
+from hopfleet.domain.placement import AUTO
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import DataChanged, UsageError
 from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
@@ -64,8 +66,23 @@ def take_back(folder: RunFolder) -> None:
             folder.discard()
 
 
-def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
-    """Prepare the run folder and the data. The caller holds the lock of the folder."""
+@contextlib.contextmanager
+def warmed_up(experiment: Experiment, backend: Backend) -> Iterator[None]:
+    """Let a backend load the framework while the data is prepared, unless trial runs need the machine until then."""
+    if not isinstance(backend, WarmsUp) or experiment.parallelism == (AUTO,):
+        yield
+        return
+    logs = experiment.folder.logs
+    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with backend.warmed_up(experiment.task.preload, experiment.worker_options.threads, logs):
+        yield
+
+
+def prepare(experiment: Experiment, *, overwrite: bool, warm_up: Callable[[], None]) -> Start:
+    """Prepare the run folder and the data. The caller holds the lock of the folder.
+
+    ``warm_up`` is called before the data is read, unless there is nothing to train.
+    """
     folder = experiment.folder
     check_device(experiment.backend, experiment.task, experiment.worker_options.device)
     earlier = None if overwrite else _earlier(experiment)
@@ -74,6 +91,8 @@ def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
     warm_start = earlier_trials(experiment.warm_start, before)
     if fresh:
         set_aside(folder)
+    if earlier is None or not earlier.finished:
+        warm_up()
     changes: list[str] = []
     data = open_data(experiment, folder, changes)
     definition = define(experiment, data) | warm_start

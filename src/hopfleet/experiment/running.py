@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hopfleet.backends.base import Backend, Supervisor
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Message, RunStarted, VersionLost
+from hopfleet.domain.messages import Message, RunStarted, RunUnit, VersionLost
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, describe
 from hopfleet.monitor.observer import Observer
@@ -19,14 +19,28 @@ from hopfleet.runtime.records import HealthRecord, TrialRecords
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import MALFORMED
+from hopfleet.support.background import Chores
 from hopfleet.version import __version__
 
 
-def observers_of(view: LiveView, callbacks: CallbackObserver, folder: RunFolder, backend: Backend) -> list[Observer]:
+class OnceAtWork(Observer):
+    """Adds jobs to the chores as soon as a worker has something to do: no worker shall wait for them."""
+
+    def __init__(self, jobs: list[Callable[[], object]], chores: Chores) -> None:
+        self._jobs, self._chores = jobs, chores
+
+    def update(self, time: float, message: Message) -> None:
+        while self._jobs and isinstance(message, RunUnit):
+            self._chores.add(self._jobs.pop(0))
+
+
+def observers_of(
+    view: LiveView, callbacks: CallbackObserver, chores: Chores, folder: RunFolder, backend: Backend
+) -> list[Observer]:
     """Return the observers of a run, in the order in which they hear of messages."""
     return [
         *(view.history, view, *watchers(view), *([callbacks] if callbacks.hooked else [])),
-        TrialRecords(folder.trials),
+        TrialRecords(folder.trials, chores),
         *([HealthRecord(folder, backend)] if isinstance(backend, Supervisor) else []),
     ]
 

@@ -31,7 +31,7 @@ from hopfleet.forecast.profiling import (
     trial_for_probe,
     unsteady,
 )
-from hopfleet.forecast.rehearsal import SLOW, Outline, foresee, worth_profiling
+from hopfleet.forecast.rehearsal import SLOW, Outline, measure, predict, worth_profiling
 from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.wording import describe as describe_config
 from hopfleet.monitor.wording import plural
@@ -78,10 +78,13 @@ class Forecast:
         """Return the profiles of these configurations from an earlier run."""
         return from_record(folder.profile(), self.configs, self.spec.device)
 
-    def foresee(self, folder: RunFolder, view: LiveView, *, fail_fast: bool) -> Profiles:
+    def foresee(
+        self, folder: RunFolder, view: LiveView, later: Callable[[Callable[[], object]], object], *, fail_fast: bool
+    ) -> Profiles:
         """Check the task, profile configurations where that may pay, and store profiles and prediction.
 
-        ``fail_fast`` refuses a task that fails in the same way whatever the configuration.
+        The run does not need the prediction, so ``later`` takes the function that makes it. ``fail_fast`` refuses a
+        task that fails in the same way whatever the configuration.
         """
         own = self.spec.batch_size
         batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
@@ -94,9 +97,8 @@ class Forecast:
         if cheap:
             return Profiles({number: profile for number, profile in probed.items() if not profile.error})
         outline = dataclasses.replace(self.outline, fusions=self.fusions(probed))
-        found, rehearsal = foresee(self.backend.probe, self.configs, outline, timed)
-        if rehearsal is not None:
-            folder.keep_prediction(rehearsal.as_json())
+        found = measure(self.backend.probe, self.configs, outline, timed)
+        later(lambda: keep_prediction(folder, outline, found))
         folder.keep_profile(to_record(found, self.configs, self.spec.device))
         if found.seconds > SLOW:
             view.note(f"profiling of {plural(found.tried, 'configuration')} took {found.seconds:.1f} s")
@@ -186,6 +188,12 @@ class Forecast:
                 view.warn(f"{which}: {profile.doubt}")
             if profile.skipped:
                 view.note(f"{which}, left out {profile.skipped}; experiment.check() does everything")
+
+
+def keep_prediction(folder: RunFolder, outline: Outline, found: Profiles) -> None:
+    """Predict a run, if that is possible, and store the prediction."""
+    if (rehearsal := predict(outline, found)) is not None:
+        folder.keep_prediction(rehearsal.as_json())
 
 
 def check_metrics(goal: Goal, *, has_valid: bool, found: Collection[str] | None = None) -> list[str]:

@@ -50,6 +50,11 @@ class Profiles:
         """Whether any trial was timed."""
         return any(profile.seconds_per_row for profile in self.found.values())
 
+    @property
+    def timings(self) -> int:
+        """The number of profiles; trials with equal configurations share one."""
+        return len({id(profile) for profile in self.found.values()})
+
     def of(self, number: int) -> Profile:
         return self.found.get(number, self.mean)
 

@@ -121,6 +121,11 @@ class Outline:
         """Return the seconds to train and to produce the batches: at the same time if cores are to spare."""
         return training + feeding if self.crowded else max(training, feeding)
 
+    def longest_unit(self, profiles: Profiles) -> float:
+        """Return the expected seconds of the longest unit of a profiled trial."""
+        slowest = max(profile.seconds_per_row for profile in profiles.found.values())
+        return UNIT_SECONDS + self.with_batches(slowest, profiles.feeding) * max(self.rows)
+
     def prior(self, profiles: Profiles) -> Prior:
         """Return the expected seconds of units, for ``Estimates``."""
 
@@ -268,33 +273,40 @@ def worth_profiling(outline: Outline, batch_size: int) -> bool:
     return outline.workers > 1 and outline.trials > outline.workers and SHARE * batches >= 1 + BATCHES
 
 
-def foresee(
+def measure(
     probe: Probe,
     configs: Mapping[int, Config],
     outline: Outline,
     known: Mapping[int, Profile],
     clock: Callable[[], float] = time.perf_counter,
-) -> tuple[Profiles, Rehearsal | None]:
-    """Profile configurations and predict the run, in a small share of its expected time.
+) -> Profiles:
+    """Profile configurations in a small share of the run's expected time, with that of ``known``.
 
     A policy that knows which trials are long saves up to the time of one unit at the end of a run, so profiling must
-    be cheap.
+    be cheap: as soon as there are enough profiles for a prediction, it takes no longer than a unit.
     """
+    spent = sum(profile.seconds for profile in known.values())
 
     def budget(found: Mapping[int, Profile]) -> float:
         if not found:
             return SLOW
-        run = outline.lower_bound(Profiles(found))
-        return min(SHARE * run, max(SLOW, LONG_SHARE * run))
+        profiles = Profiles(found)
+        run = outline.lower_bound(profiles)
+        most = min(SHARE * run, max(SLOW, LONG_SHARE * run)) - spent
+        return most if profiles.timings < ENOUGH else min(most, outline.longest_unit(profiles))
 
-    found = profile_trials(probe, configs, seed=outline.seed, known=known, budget=budget, clock=clock)
-    timed = len({id(profile) for profile in found.found.values()})
+    return profile_trials(probe, configs, seed=outline.seed, known=known, budget=budget, clock=clock)
+
+
+def predict(outline: Outline, found: Profiles, clock: Callable[[], float] = time.thread_time) -> Rehearsal | None:
+    """Predict the run in a small share of its expected time; None if it would take longer, or too little is known."""
+    timed = found.timings
     every = len(found.found) + len(found.failed) == outline.trials
     if not timed or not (every or timed >= ENOUGH) or outline.trials * outline.per_trial > SIMULATED:
-        return found, None
+        return None
     until = clock() + PREDICTING * outline.lower_bound(found)
     rehearsal = Rehearsal(outline, found).run(until, clock)
-    return found, rehearsal if rehearsal.complete else None
+    return rehearsal if rehearsal.complete else None
 
 
 class _Known(Search):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import time as clocks
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from hopfleet.backends.base import Supervisor
 from hopfleet.domain.messages import EpochEnded, Finish, Message, TrialAdded, TrialDeleted, TrialEnded
 from hopfleet.monitor.observer import Observer
 from hopfleet.store.folder import RunFolder
+from hopfleet.support.background import Chores
 from hopfleet.support.files import write_text
 
 HEALTH_SECONDS = 1.0
@@ -28,10 +31,11 @@ RECORD_SECONDS = 5.0
 
 
 class TrialRecords(Observer):
-    """Writes the records of trials after their epochs. A disk that does not take them is ignored."""
+    """Writes the records of trials after their epochs, as ``chores``. A disk that does not take them is ignored."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, chores: Chores) -> None:
         self._folder = folder
+        self._chores = chores
         self._records: dict[str, dict[str, Any]] = {}
         self._stale: set[str] = set()
         self._due = clocks.monotonic() + RECORD_SECONDS
@@ -71,18 +75,21 @@ class TrialRecords(Observer):
 
     def _write_all(self) -> None:
         stale, self._stale = sorted(self._stale), set()
-        for trial in stale:
-            with contextlib.suppress(OSError):
-                self._write(trial)
+        texts = {trial: json.dumps(self._records[trial]) + "\n" if trial in self._records else "" for trial in stale}
+        if texts:
+            self._chores.add(partial(write_records, self._folder, texts))
 
-    def _write(self, trial: str) -> None:
-        path = self._folder / f"{trial}.json"
-        if trial not in self._records:
-            path.unlink(missing_ok=True)
-            return
-        text = json.dumps(self._records[trial]) + "\n"
-        self._folder.mkdir(exist_ok=True, mode=0o700)
-        write_text(path, text, durable=False)
+
+def write_records(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the records of some trials; delete those without a text."""
+    for trial, text in texts.items():
+        path = folder / f"{trial}.json"
+        with contextlib.suppress(OSError):
+            if text:
+                folder.mkdir(exist_ok=True, mode=0o700)
+                write_text(path, text, durable=False)
+            else:
+                path.unlink(missing_ok=True)
 
 
 class HealthRecord(Observer):

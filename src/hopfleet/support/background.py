@@ -6,18 +6,27 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 T = TypeVar("T")
 
 
 class Chores:
-    """Jobs that run one after another in a thread, which ends with ``finish``. A job that fails is dropped."""
+    """Jobs that run one after another in a thread, which ends with ``finish``. A job that fails is dropped.
+
+    The end of the context waits for all jobs, unless there was an error.
+    """
 
     def __init__(self) -> None:
         #: None ends the thread.
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self.finish(wait=kind is None)
 
     def add(self, job: Callable[[], object]) -> None:
         """Queue a job."""

@@ -61,6 +61,11 @@ class Profiler:
         Without ``batches``, check the trial instead, in seconds: train two batches, evaluate one, save, load and hop.
         The first trial that is timed hops, too, so it needs no check; but not where nothing is run afterwards.
         """
+        began = time.perf_counter()
+        found = self._probed(trial, batches, partition)
+        return replace(found, seconds=time.perf_counter() - began)
+
+    def _probed(self, trial: Trial, batches: int, partition: int) -> Profile:
         context, metrics = self._context, dict[str, RowSum]()
         try:
             with context.capture(context.spec.logs / "probe.log"), context.veiled(trial):

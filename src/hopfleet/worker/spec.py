@@ -123,6 +123,7 @@ class Profile:
     error: str = ""
     traceback: str = ""
     place: str = ""  #: the innermost line of the user's code in the traceback
+    seconds: float = 0.0  #: to measure all of this
     seconds_per_row: float = 0.0  #: of training, without the time to make batches
     size: int = 0  #: bytes of a saved version
     evaluation_seconds_per_row: float = 0.0

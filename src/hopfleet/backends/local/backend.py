@@ -17,7 +17,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -63,6 +63,9 @@ from hopfleet.worker.protocol import (
     encode_start,
 )
 from hopfleet.worker.spec import Profile, WorkerSpec, pickled, placement, placements, preload
+
+LOG = "workers.log"
+"""What workers print outside of trials, in the folder of logs."""
 
 SILENCE_SECONDS = 60.0
 """Seconds without a beat and without processor time after which a worker is lost.
@@ -124,17 +127,31 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._planned: tuple[int, float | None] = (0, None)
         #: The cores of each process of the planned team.
         self._cores: list[set[int]] = []
+        #: The worker that profiles, which has warmed up.
+        self._profiling: ProcessHandle | None = None
         #: Number of processes killed for want of memory that are reported already.
         self._starved = starvations()
 
     def versions(self, checkpoints: Path) -> VersionStore:
         return Versions(checkpoints)
 
+    @contextlib.contextmanager
+    def warmed_up(self, modules: Sequence[str], threads: int, logs: Path) -> Iterator[None]:
+        server = self._fork_server = ForkServer(log=logs / LOG, threads=threads, preload=modules)
+        try:
+            yield
+        finally:
+            server.close(kill=True)
+
     def start(self, spec: WorkerSpec, workers: int) -> None:
         self._spec = spec
         self._payload = pickled(spec)
-        self._log = spec.logs / "workers.log"
-        self._fork_server = ForkServer(log=self._log, threads=spec.threads, preload=preload(spec))
+        self._log = spec.logs / LOG
+        modules, server = preload(spec), self._fork_server
+        if server is not None and not server.has(modules, spec.threads):
+            server.close(kill=True)
+            server = None
+        self._fork_server = server or ForkServer(log=self._log, threads=spec.threads, preload=modules)
         members, cpus = self._planned
         self._cores = core_shares(usable_cores(), members, max(1, int(cpus or spec.threads)))
         # Workers are started at the first ``receive``, so that the caller can work while the framework loads.
@@ -171,7 +188,9 @@ class Local(SupervisedBackend[ProcessHandle]):
         """Do nothing: all workers can read all partitions."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
-        return self._probe(self._first_worker(lambda handle: handle.ready), Probe(trial, batches))
+        if self._profiling is None or not self._is_current(self._profiling):
+            self._profiling = self._first_worker(lambda handle: handle.ready)
+        return self._probe(self._profiling, Probe(trial, batches))
 
     def send(self, command: Command, trial: Trial) -> None:
         assert isinstance(command, RunUnit | SaveVersion)
@@ -191,6 +210,8 @@ class Local(SupervisedBackend[ProcessHandle]):
                 self._kill(handle)
             else:
                 self._flush(handle, Stop())
+        if self._fork_server is not None:
+            self._fork_server.dismiss()
         for handle in self._workers.values():
             with contextlib.suppress(EOFError, OSError):
                 while not kill and _lives_on(handle):
@@ -200,7 +221,8 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._selector.close()
         self._workers.clear()
         if self._fork_server is not None:
-            self._fork_server.close()
+            self._fork_server.close(kill=kill)
+            self._fork_server = None
 
     def unready(self) -> str:
         waiting = [handle.name for handle in self._workers.values() if not handle.ready]

@@ -37,6 +37,10 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
+    def has(self, modules: Sequence[str], threads: int) -> bool:
+        """Whether the process loads these modules for workers with this number of threads."""
+        return (list(self._preload), self._threads) == (list(modules), threads)
+
     def fork(self, name: str, links: Sequence[int] = ()) -> tuple[Connection, int]:
         """Fork a worker process; return the socket to it and its id.
 
@@ -63,11 +67,26 @@ class ForkServer:
         if self._awake and self._process.poll() is not None:
             self._renew()
 
-    def close(self) -> None:
-        """End the process, by force if it does not end by itself."""
+    def dismiss(self) -> None:
+        """Let the process end by itself."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
+    def close(self, *, kill: bool = False) -> None:
+        """End the process, by force if it does not end by itself or if told to ``kill`` it."""
+        if kill:
+            self._process.kill()
+        self.dismiss()
+        ended = False
+        with contextlib.suppress(OSError):
+            # The other end of the socket tells at once when the process is about to be gone.
+            self._control.settimeout(STOPPED_SECONDS)
+            while self._control.recv(4096):
+                pass
+            ended = True
         self._control.close()
         try:
-            self._process.wait(STOPPED_SECONDS)
+            self._process.wait(STOPPED_SECONDS if ended else 0)
         except TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -93,8 +112,7 @@ class ForkServer:
 
     def _renew(self) -> None:
         """Replace a fork server that is dead or does not answer. The new one needs a while to be ready."""
-        self._process.kill()
-        self.close()
+        self.close(kill=True)
         self._start()
 
     def _ask(self, question: str, descriptors: Sequence[int] = ()) -> str:
