@@ -64,42 +64,6 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
     backend.close()
 
 
-def server_of(backend: Local) -> int:
-    assert backend._fork_server is not None
-    return backend._fork_server.pid
-
-
-def lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("suits", [True, False])
-def test_workers_come_from_a_fork_server_that_was_started_ahead_if_it_suits(tmp_path: Path, suits: bool) -> None:
-    asked, backend = spec(tmp_path), Local()
-    with backend.warmed_up(list(asked.task.preload), asked.threads if suits else 7, asked.logs):
-        ahead = server_of(backend)
-        backend.start(asked, 1)
-        assert (server_of(backend) == ahead) is suits
-        assert lives(ahead) is suits
-        wait_for(backend, WorkerJoined)
-        backend.close()
-    assert not lives(ahead)
-
-
-def test_a_fork_server_that_was_started_in_vain_ends_at_once(tmp_path: Path) -> None:
-    asked, backend = spec(tmp_path), Local()
-    with backend.warmed_up(["torch"], 1, asked.logs):
-        ahead = server_of(backend)
-        assert lives(ahead)
-        began = time.monotonic()
-    assert not lives(ahead)
-    assert time.monotonic() - began < fork_server.STOPPED_SECONDS
-
-
 def test_a_planned_worker_and_its_successor_keep_to_their_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,8 @@ class Local(SupervisedBackend[ProcessHandle]):
             yield
         finally:
             server.close(kill=True)
+            if self._fork_server is server:
+                self._fork_server = None
 
     def start(self, spec: WorkerSpec, workers: int) -> None:
         self._spec = spec
