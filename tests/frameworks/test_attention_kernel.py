@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from hopfleet.frameworks.torch.engines.stacked import attention_kernel
-from hopfleet.frameworks.torch.engines.stacked.attention import attend_by_kernel
+from hopfleet.frameworks.torch.engines.stacked.attention import attend
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from tests.helpers.stand_in_kernels import StandIns, in_place_of_kernels
 
@@ -62,6 +62,11 @@ def inputs(sequences: int, heads: int, queries: int, keys: int, width: int) -> l
     return [drawn(sequences, length, heads, width, seed=at).transpose(1, 2) for at, length in enumerate(lengths)]
 
 
+def by_kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
+    assert attention_kernel.fits(query, key, value)
+    return attend(query, key, value, **options, kernels=True)
+
+
 def close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
     """Compare tensors with the largest number of all in mind: the gradient of a query with one key is zero."""
     largest = max(float(one.abs().max()) for one in expected)
@@ -72,8 +77,7 @@ def close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bo
 @pytest.mark.parametrize("shape", SHAPES)
 def test_outcome_and_gradients(kernels, shape, causal):
     tensors = [one.requires_grad_() for one in inputs(*SHAPES[shape])]
-    found = attention_kernel.attend(*tensors, causal, 0.3)
-    assert found is not None
+    found = by_kernel(*tensors, is_causal=causal, scale=0.3)
     back = drawn(*found.shape, seed=5)
     grads, again = (torch.autograd.grad(found, tensors, back, retain_graph=True) for _ in range(2))
     assert all(map(torch.equal, grads, again))  # the same bits each time
@@ -95,9 +99,9 @@ def test_gradients_of_one_tensor_lie_side_by_side_and_others_by_themselves(kerne
 
 def test_tensors_that_cannot_be_read_as_vectors_are_copied(kernels):
     odd = [drawn(8, 4, 9, 9, seed=seed)[..., 1:] for seed in range(3)]
-    found = attention_kernel.attend(*odd, True, None)
+    found = by_kernel(*odd, is_causal=True)
     exact = [one.double() for one in odd]
-    assert found is not None and close([found], [functional.scaled_dot_product_attention(*exact, is_causal=True)])
+    assert close([found], [functional.scaled_dot_product_attention(*exact, is_causal=True)])
 
 
 def test_members_are_more_sequences(kernels):
@@ -132,18 +136,18 @@ def test_others_are_left_to_torch(kernels, monkeypatch, kind):
     shape, options = OTHERS[kind]
     tensors = inputs(*shape)
     expected = functional.scaled_dot_product_attention(*tensors, **options)
-    assert close([attend_by_kernel(*tensors, **options)], [expected])
+    assert close([attend(*tensors, **options, kernels=True)], [expected])
 
 
 def test_nothing_is_rounded_unless_the_user_allows_it(kernels):
     tensors = inputs(8, 4, 7, 7, 8)
-    assert attention_kernel.attend(*tensors, False, None) is not None
+    assert attention_kernel.fits(*tensors)
     torch.set_float32_matmul_precision("highest")
-    assert attention_kernel.attend(*tensors, False, None) is None
+    assert not attention_kernel.fits(*tensors)
 
 
 def test_what_is_not_a_number_is_not_lost(kernels):
     query, key, value = inputs(8, 4, 7, 7, 8)
     value[0, 0, 0, 0] = float("nan")
-    found = attention_kernel.attend(query, key, value, False, None)
-    assert found is not None and found[0, 0, :, 0].isnan().all() and not found[1:].isnan().any()
+    found = by_kernel(query, key, value)
+    assert found[0, 0, :, 0].isnan().all() and not found[1:].isnan().any()

@@ -51,6 +51,12 @@ def memory(tensor: torch.Tensor, *shape: int, vector: int = 1, apart: int | None
     return tensor.as_strided(shape, strides)
 
 
+def number_of(bits: int) -> float:
+    """Return the number in single precision that has these bits."""
+    found: float = struct.unpack("f", struct.pack("i", bits))[0]
+    return found
+
+
 def by_block(blocks: int, abreast: int, values: torch.Tensor) -> torch.Tensor:
     """Sum the rows of each member that each block reads."""
     members, rows, width = values.shape
@@ -89,7 +95,7 @@ def norm(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> No
     bias = memory(biases, members, width, vector=4, apart=bias_stride).unsqueeze(1)
     some = memory(x, members, rows, width, vector=4)
     mean, square = some.mean(-1, keepdim=True), some.var(-1, correction=0, keepdim=True)
-    scale = (square + struct.unpack("f", struct.pack("i", eps_bits))[0]).rsqrt()
+    scale = (square + number_of(eps_bits)).rsqrt()
     memory(out, members, rows, width, vector=4).copy_((some - mean) * scale * weight + bias)
     memory(means, members, rows, 1).copy_(mean)
     memory(scales, members, rows, 1).copy_(scale)
@@ -139,7 +145,7 @@ def heads_of(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int])
 
 def weights_of(query: torch.Tensor, key: torch.Tensor, causal: int, factor_bits: int) -> Any:
     """Return the weights of attention, and the logarithms of the sums of powers."""
-    scores = query @ key.transpose(-1, -2) * struct.unpack("f", struct.pack("i", factor_bits))[0]
+    scores = query @ key.transpose(-1, -2) * number_of(factor_bits)
     if causal:
         scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -math.inf)
     logs = scores.mul(math.log(2)).logsumexp(-1) / math.log(2)
@@ -178,7 +184,7 @@ def attend_back(of: Constants, grid: Triple, block: Triple, arguments: Arguments
     rows = memory(out, pairs // heads, queries, heads, width, vector=4).transpose(1, 2)
     memory(products, pairs // heads, heads, queries).copy_((grad * rows).sum(-1))
     slopes = weights * (grad @ value.transpose(-1, -2) - (grad * rows).sum(-1, keepdim=True))
-    slopes = slopes * struct.unpack("f", struct.pack("i", scale_bits))[0]
+    slopes = slopes * number_of(scale_bits)
     back = slopes @ key, slopes.transpose(-1, -2) @ query, weights.transpose(-1, -2) @ grad
     for to, one in zip(grads, back, strict=True):
         to.copy_(one)

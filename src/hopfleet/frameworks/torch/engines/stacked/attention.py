@@ -35,8 +35,13 @@ def attend(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    kernels: bool = False,
 ) -> Table:
-    """Return the outcome of attention, folded where that can be. The rate of dropout may be that of each member."""
+    """Return the outcome of attention, folded where that can be. The rate of dropout may be that of each member.
+
+    With ``kernels``, those of this package are used where they fit.
+    """
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (one.repeat_interleave(repeats, -3) for one in (key, value))
@@ -45,28 +50,13 @@ def attend(
     inputs = query, key, value, attn_mask, dropout_p, is_causal, scale
     if _folds(query, key, value, attn_mask, bool(dropout_p)):
         mask = None if attn_mask is None else _of_four_dimensions(_added(attn_mask, query.dtype))
-        found: Table = Attention.apply(query, key, value, mask, *inputs[4:])[0]  # type: ignore[no-untyped-call]
+        plain = mask is None and not dropout_p and not enable_gqa
+        by_kernel = kernels and plain and attention_kernel.fits(query, key, value)
+        found: Table = Attention.apply(query, key, value, mask, *inputs[4:], by_kernel)[0]  # type: ignore[no-untyped-call]
         return found
     if query.is_cuda:  # torch has no rule for its backward pass
         return _step_by_step(*inputs)
     return torch.nn.functional.scaled_dot_product_attention(*inputs[:-1], scale=scale)
-
-
-def attend_by_kernel(
-    query: Table,
-    key: Table,
-    value: Table,
-    attn_mask: Table | None = None,
-    dropout_p: float | Table = 0.0,
-    is_causal: bool = False,
-    **options: Argument,
-) -> Table:
-    """Return the outcome of attention by a kernel of this package, if there is one for it."""
-    if attn_mask is None and not torch.is_tensor(dropout_p) and not dropout_p and not options.get("enable_gqa"):
-        found = attention_kernel.attend(query, key, value, is_causal, options.get("scale"))
-        if found is not None:
-            return found
-    return attend(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
 def _folds(query: Table, key: Table, value: Table, mask: Table | None, drops: bool) -> bool:
@@ -109,7 +99,7 @@ def _step_by_step(
 class Context(FunctionCtx):
     """The context of ``Attention``: the options of the forward pass."""
 
-    options: tuple[float, bool, float | None]
+    options: tuple[float, bool, float | None, bool]
     saved_tensors: tuple[Table, ...]
 
 
@@ -118,8 +108,17 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        query: Table, key: Table, value: Table, mask: Table | None, rate: float, causal: bool, scale: float | None
+        query: Table,
+        key: Table,
+        value: Table,
+        mask: Table | None,
+        rate: float,
+        causal: bool,
+        scale: float | None,
+        by_kernel: bool,
     ) -> tuple[Table, ...]:
+        if by_kernel:
+            return attention_kernel.kernels_for(query).forward(query, key, value, causal, scale)
         return _compat.attention(query, key, value, _expanded(mask, query, key), rate, causal, scale)
 
     @staticmethod
@@ -131,7 +130,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, grad: Table, *_: Table) -> tuple[Table | None, ...]:
         found = Backward.apply(grad, *ctx.saved_tensors, *ctx.options)  # type: ignore[no-untyped-call]
-        return *found, None, None, None, None
+        return *found, *(None for _ in (0, *ctx.options))
 
     @staticmethod
     def vmap(
@@ -147,7 +146,10 @@ class Backward(Forgetful):
 
     @staticmethod
     def forward(grad: Table, *inputs: Argument) -> tuple[Table, ...]:
-        query, key, value, mask, *found, rate, causal, scale = inputs
+        query, key, value, mask, *found, rate, causal, scale, by_kernel = inputs
+        if by_kernel:
+            kernels = attention_kernel.kernels_for(query)
+            return kernels.backward(grad, query, key, value, found, causal, scale)
         mask = _expanded(mask, query, key)
         return _compat.attention_backward(grad, query, key, value, mask, found, rate, causal, scale)
 

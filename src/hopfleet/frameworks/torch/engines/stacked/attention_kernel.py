@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.attention_source import sources_for
-from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, folded, unfolded
 from hopfleet.frameworks.torch.engines.stacked.launching import bits, launchable, or_none
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
@@ -41,29 +39,37 @@ class Kernels:
             _compat.begin_kernel(source, name, device)  # both at the same time
         self._forward, self._backward = (_compat.compiled_kernel(source, name, device) for source, name in sources)
 
-    def forward(self, query: Table, key: Table, value: Table, causal: bool, scale: float) -> tuple[Table, Table]:
+    def forward(self, query: Table, key: Table, value: Table, causal: bool, scale: float | None) -> tuple[Table, Table]:
         """Return the outcome and the logarithms of the sums of powers."""
         query, key, value = map(_readable, (query, key, value))
         sequences, heads, queries, width = query.shape
         out = query.new_empty(sequences, queries, heads, width)
         logs = query.new_empty(sequences, heads, queries)
         strides = [one.stride(dim) for one in (query, key, value) for dim in range(3)]
-        numbers = [heads, queries, key.shape[2], *strides, int(causal), bits(scale * LOG2E)]
+        numbers = [heads, queries, key.shape[2], *strides, int(causal), bits(_scale(scale, width) * LOG2E)]
         grid = sequences * heads, -(-queries // TILE), 1
         self._forward(grid, (THREADS, 1, 1), [query, key, value, out, logs, *numbers])
         return out.transpose(1, 2), logs
 
     def backward(
-        self, grad: Table, query: Table, key: Table, value: Table, found: Sequence[Table], causal: bool, scale: float
+        self,
+        grad: Table,
+        query: Table,
+        key: Table,
+        value: Table,
+        found: Sequence[Table],
+        causal: bool,
+        scale: float | None,
     ) -> tuple[Table, Table, Table]:
         """Return the gradients of query, key and value, given all that the forward pass has ``found``."""
         grads = _grads(query, key, value)
         grad, query, key, value = map(_readable, (grad, query, key, value))
-        sequences, heads, queries, _ = query.shape
+        sequences, heads, queries, width = query.shape
         out, logs = found[0].transpose(1, 2).contiguous(), found[1].contiguous()
         strides = [one.stride(dim) for one in (grad, query, key, value, *grads[:2]) for dim in range(3)]
         tensors = [grad, query, key, value, out, logs, torch.empty_like(logs), *grads]
-        numbers = [heads, queries, key.shape[2], *strides, int(causal), bits(scale), bits(scale * LOG2E)]
+        factor = _scale(scale, width)
+        numbers = [heads, queries, key.shape[2], *strides, int(causal), bits(factor), bits(factor * LOG2E)]
         self._backward((sequences * heads, 1, 1), (THREADS, 1, 1), [*tensors, *numbers])
         return grads
 
@@ -78,6 +84,11 @@ def _grads(query: Table, key: Table, value: Table) -> tuple[Table, Table, Table]
         of_query = query.new_empty(sequences, queries, heads, width)
         of_key, of_value = (key.new_empty(sequences, key.shape[2], heads, width) for _ in range(2))
     return of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2)
+
+
+def _scale(scale: float | None, width: int) -> float:
+    """Return the factor of scores; by default, that of torch."""
+    return width**-0.5 if scale is None else scale
 
 
 def _readable(table: Table) -> Table:
@@ -98,69 +109,20 @@ def takes(width: int) -> bool:
     return width % 8 == 0 and 0 < width <= WIDEST and torch.get_float32_matmul_precision() != "highest"
 
 
-def attend(query: Table, key: Table, value: Table, causal: bool, scale: float | None) -> Table | None:
-    """Return the outcome of attention; None if there is no kernel for it, or if products are not rounded to TF32."""
+def fits(query: Table, key: Table, value: Table) -> bool:
+    """Whether there are kernels for attention without a mask and dropout, and products may be rounded."""
     if not launchable(query, key, value) or not query.ndim == key.ndim == value.ndim == 4:
-        return None
+        return False
     sequences, heads, queries, width = query.shape
     if key.shape != value.shape or (sequences, heads, width) != (*key.shape[:2], key.shape[3]) or not takes(width):
-        return None
+        return False
     if not 0 < min(queries, key.shape[2]) <= max(queries, key.shape[2]) <= LONGEST or sequences * heads < PAIRS:
-        return None
-    if kernels(query.device, width) is None:
-        return None
-    options = causal, width**-0.5 if scale is None else scale
-    found: Table = Attention.apply(query, key, value, *options)[0]  # type: ignore[no-untyped-call]
+        return False
+    return kernels(query.device, width) is not None
+
+
+def kernels_for(query: Table) -> Kernels:
+    """Return the kernels for attention that fits."""
+    found = kernels(query.device, query.shape[-1])
+    assert found is not None
     return found
-
-
-class Context(FunctionCtx):
-    """The context of attention: its options."""
-
-    options: tuple[bool, float]
-    saved_tensors: tuple[Table, ...]
-
-
-class Attention(torch.autograd.Function):
-    """Attention that returns its outcome, and the logarithms that the backward pass needs."""
-
-    @staticmethod
-    def forward(query: Table, key: Table, value: Table, causal: bool, scale: float) -> tuple[Table, Table]:
-        found = kernels(query.device, query.shape[-1])
-        assert found is not None
-        return found.forward(query, key, value, causal, scale)
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, Table]) -> None:
-        ctx.options = inputs[3:]
-        ctx.save_for_backward(*inputs[:3], *output)
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Context, grad: Table, _: Table) -> tuple[Table | None, ...]:
-        return *Backward.apply(grad, *ctx.saved_tensors, *ctx.options), None, None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def vmap(
-        info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
-    ) -> tuple[tuple[Table, ...], tuple[int, int]]:
-        found = Attention.apply(*folded(info, dims, inputs[:3]), *inputs[3:])  # type: ignore[no-untyped-call]
-        return unfolded(info, found), (0, 0)
-
-
-class Backward(Forgetful):
-    """The gradients of query, key and value."""
-
-    @staticmethod
-    def forward(grad: Table, query: Table, key: Table, value: Table, *rest: Argument) -> tuple[Table, ...]:
-        *outcome, causal, scale = rest
-        found = kernels(query.device, query.shape[-1])
-        assert found is not None
-        return found.backward(grad, query, key, value, outcome, causal, scale)
-
-    @staticmethod
-    def vmap(
-        info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
-    ) -> tuple[tuple[Table, ...], tuple[int, int, int]]:
-        found = Backward.apply(*folded(info, dims, inputs[:6]), *inputs[6:])  # type: ignore[no-untyped-call]
-        return unfolded(info, found), (0, 0, 0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.engines.stacked.attention import attend, attend_by_kernel
+from hopfleet.frameworks.torch.engines.stacked.attention import attend
 from hopfleet.frameworks.torch.engines.stacked.cross_entropy import cross_entropy
 from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
 from hopfleet.frameworks.torch.engines.stacked.embeddings import embedding
@@ -33,7 +34,7 @@ if hasattr(functional, "rms_norm"):
 
 
 KERNELS: Rules = {
-    functional.scaled_dot_product_attention: attend_by_kernel,
+    functional.scaled_dot_product_attention: partial(attend, kernels=True),
     functional.linear: linear,
     torch.addmm: addmm,
     functional.layer_norm: layer_norm_by_kernel,
