@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import hopfleet
-from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch import _compat, _operations
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -253,6 +253,61 @@ def test_operations_are_dispatched_to_a_mode() -> None:
     assert seen == ["aten.ones.default", "aten.mul.Tensor"]
 
 
+def test_operations_tell_what_they_do() -> None:
+    aten = torch.ops.aten
+    views = aten.view.default, aten.t.default, aten.unbind.int, *_operations.VIEWS
+    numbers = aten.add.Tensor, aten.gelu.default, aten.where.self, aten.relu_.default, *_operations.COPIES
+    others = aten.mm.default, aten.sum.dim_IntList, aten.cumsum.default, aten.native_layer_norm.default
+    assert all(map(_operations.is_view, views)) and not any(map(_operations.is_view, (*numbers, *others)))
+    assert all(map(_operations.is_pointwise, numbers)) and not any(map(_operations.is_pointwise, (*views, *others)))
+    assert _operations.writes(aten.add_.Tensor) == _operations.writes(aten.copy_.default) == [0]
+    assert not any(map(_operations.writes, (*views, *others))) and _operations.writes(aten.mm.out) == [2]
+
+
+def test_operations_that_differ_between_trials_are_named() -> None:
+    aten, one = torch.ops.aten, torch.ones(1, 1, 2, 4)
+    obstacle = _operations.obstacle
+    assert obstacle(aten._local_scalar_dense.default, [one]) == "reads values"
+    assert obstacle(aten.native_dropout.default, [one, 0.5, True]) == "draws random numbers"
+    assert obstacle(aten.native_batch_norm.default, [one]) == "keeps statistics"
+    assert obstacle(aten.mm.default, [one, one]) == ""
+    for operation in _operations.ATTENTION:
+        plain = operation is aten._scaled_dot_product_flash_attention_for_cpu.default
+        inputs = [one, one, one] if plain else [one, one, one, None, True]
+        assert obstacle(operation, [*inputs, 0.0]) == obstacle(operation, inputs) == ""
+        assert plain or obstacle(operation, [*inputs, 0.5]) == "draws random numbers"
+
+
+@on_cuda
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+def test_gradients_of_attention_are_those_of_deterministic_algorithms(causal: bool, mask: bool) -> None:
+    if causal and mask:
+        pytest.skip("torch refuses both")
+    shape = 2, 3, 300, 16
+    inputs = [torch.randn(shape, device="cuda").requires_grad_() for _ in range(3)]
+    added = torch.randn(2, 3, 300, 304, device="cuda")[..., :300].requires_grad_() if mask else None
+    wanted = [*inputs, *([] if added is None else [added])]
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+            found = torch.nn.functional.scaled_dot_product_attention(*inputs, attn_mask=added, is_causal=causal)
+        return torch.autograd.grad(found.square().sum(), wanted)
+
+    usual = gradients()
+    torch.use_deterministic_algorithms(True)
+    try:
+        expected = gradients()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with _operations.repeatable_attention():
+        found = gradients()
+        assert all(map(torch.equal, found, gradients()))
+    assert all(map(torch.equal, found, expected))
+    for one, other in zip(usual, gradients(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 COMPILED = """
 import torch
 from hopfleet.frameworks.torch import _compat
@@ -271,8 +326,8 @@ def test_a_function_is_traced_for_the_compiler() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True, timeout=120)
 
 
-def test_internals_are_used_in_one_module_only() -> None:
+def test_internals_are_used_in_two_modules_only() -> None:
     package = Path(hopfleet.__file__).parent
     internal = re.compile(r"(?<!frameworks\.)\btorch(?:\.\w+)*\._\w+|\baten\._\w+|from torch\S* import _\w+")
     found = {path.name: internal.findall(path.read_text()) for path in package.rglob("*.py")}
-    assert {name for name, some in found.items() if some} == {"_compat.py"}
+    assert {name for name, some in found.items() if some} == {"_compat.py", "_operations.py"}

@@ -227,6 +227,13 @@ def test_accumulated_gradients_and_several_optimizers_are_captured(place, tmp_pa
     assert found == {graphs} and "steps are not captured" not in capfd.readouterr().err
 
 
+def test_accumulated_gradients_are_captured_where_nothing_is_drawn(place, tmp_path):
+    """The capture comes after the first update, and is compared with eager steps that use the members' streams."""
+    configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.0} for lr in (0.1, 0.01)]
+    captures = compare(place, Accumulating(place, 2), configs, tmp_path)
+    assert all(capture for unit in captures for capture in unit)
+
+
 class PeekingGathering(Peeking, Gathering):
     """Neither the gradients nor the update can be captured: Adagrad counts its steps on the host."""
 

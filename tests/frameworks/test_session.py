@@ -16,7 +16,8 @@ import hopfleet as hop
 from hopfleet.domain.placement import CPU, Placement
 from hopfleet.errors import CheckpointError, TaskError
 from hopfleet.frameworks.state import safetensors
-from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.engines.capture_backend import CudaBackend
+from hopfleet.frameworks.torch.session import TorchSession, WriteStreams
 from tests.helpers.torch_sessions import LR, OPTIMIZERS, SCHEDULES, Batches, Task, session, trained
 
 
@@ -89,6 +90,13 @@ def test_a_snapshot_of_tensors_that_share_memory_or_are_of_several_kinds(tmp_pat
             tensor.add_(1)
     write(tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "then").read_bytes()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_versions_are_fetched_on_a_stream_that_no_capture_uses() -> None:
+    device = torch.device("cuda:0")
+    others = {CudaBackend().stream(device).cuda_stream for _ in range(100)}
+    assert len(others) < 100 and WriteStreams().of(device).cuda_stream not in others
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -12,7 +12,8 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache, IsolationError
-from hopfleet.frameworks.torch.engines.stacked import common, gradients
+from hopfleet.frameworks.torch.engines import common
+from hopfleet.frameworks.torch.engines.stacked import gradients
 from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
 from hopfleet.frameworks.torch.engines.stacked.models import constants
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack

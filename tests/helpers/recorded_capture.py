@@ -16,6 +16,7 @@ import torch
 
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch._compat import TorchDispatchMode, memory_of
+from hopfleet.frameworks.torch._operations import WrapperTensor
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 
 READS_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
@@ -41,7 +42,9 @@ class Recording(TorchDispatchMode):
         #: Tensors of the capture stay alive, so that no memory is used twice.
         self._kept: list[object] = []
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+        if any(issubclass(one, WrapperTensor) for one in types):
+            return NotImplemented  # what it stands for comes here next
         kwargs = kwargs or {}
         given = list(tensors_in((*args, *kwargs.values())))
         if given and READS_VALUES & set(func.tags):

@@ -148,6 +148,11 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return any(bool(value) for name, value in vars(module).items() if name.endswith("hooks"))
 
 
+def has_gradient_hooks(weight: torch.Tensor) -> bool:
+    """Whether code of others runs when a weight gets a gradient."""
+    return bool(weight._backward_hooks) or bool(getattr(weight, "_post_accumulate_grad_hooks", None))
+
+
 def has_step_hooks(optimizer: Optimizer, known: object = None) -> bool:
     """Whether code other than methods of ``known`` runs before or after the steps of an optimizer, or replaces them."""
     tables = (

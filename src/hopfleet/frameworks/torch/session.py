@@ -23,6 +23,7 @@ from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch import built, checkpoint, randomness, repeatable
+from hopfleet.frameworks.torch._operations import repeatable_attention
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
@@ -68,7 +69,9 @@ class WriteStreams:
 
     def of(self, device: torch.device) -> Any:
         if device not in self._streams:
-            self._streams.setdefault(device, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+            # Torch hands out 32 streams of each priority in turn. One of this priority is never used for a capture.
+            stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            self._streams.setdefault(device, stream)
         return self._streams[device]
 
 
@@ -363,8 +366,9 @@ def process_settings(session: TorchSession) -> Iterator[None]:
         torch.use_deterministic_algorithms(True)
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
+    repeats = repeatable_attention() if session.device.type == "cuda" else contextlib.nullcontext()
     try:
-        with products_in("high") if rounds else contextlib.nullcontext():
+        with products_in("high") if rounds else contextlib.nullcontext(), repeats:
             yield
     finally:
         if before is not None:

@@ -39,6 +39,16 @@ class Refused(Exception):
     """The reason why a step is not captured."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Joint:
+    """A graph that computes the gradients of several members."""
+
+    graph: Graph
+    count: int
+    #: What holds the tensors that the graph reads, the weights of members that have left included.
+    reads: object
+
+
 @dataclass(slots=True)
 class Capture:
     """A step, ready to be replayed. Each replay leaves its outcome in ``values``.
@@ -62,6 +72,8 @@ class Capture:
     #: The number of captures that share its memory and were made before it; None for one with memory of its own.
     place: int | None = None
     pool: Pool | None = None
+    #: What computes the gradients of this and other members, before ``launch``; None if its own graphs do that.
+    joint: Joint | None = None
 
     def attach(self) -> None:
         """Let the weights have the gradients that replays fill."""
@@ -70,6 +82,8 @@ class Capture:
 
     def replay(self, member: Member) -> None:
         """Take the step of the member."""
+        if self.joint is not None:
+            self.joint.graph.replay()
         self.launch(member)
         self.update(member)
 
@@ -79,7 +93,8 @@ class Capture:
             self.graphs[0].replay()
             return
         steps = member.steps
-        self.graphs[_graph_of(steps.waiting, member.session.options.accumulate)].replay()
+        if self.graphs:
+            self.graphs[_graph_of(steps.waiting, member.session.options.accumulate)].replay()
         steps.waiting += 1
 
     def update(self, member: Member) -> None:

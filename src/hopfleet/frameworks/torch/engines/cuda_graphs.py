@@ -15,17 +15,19 @@ The log gives the reason once.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 
 import torch
 
 from hopfleet.frameworks.base import Batch, Batches, Result
-from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.capturable import upload
 from hopfleet.frameworks.torch.engines import rates
 from hopfleet.frameworks.torch.engines.capture import (
     SIZES,
     Capture,
+    Joint,
     Refused,
     batch_key,
     captured,
@@ -40,6 +42,8 @@ from hopfleet.frameworks.torch.engines.capture import (
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
 from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
+from hopfleet.frameworks.torch.engines.joint_gradients import alike, captured_together
+from hopfleet.frameworks.torch.engines.joint_gradients import kind_of as joint_kind_of
 from hopfleet.frameworks.torch.engines.rates import TIMED, Stopwatch
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps, rows_of
@@ -47,6 +51,9 @@ from hopfleet.support.logging import messages
 
 ONLY_UPDATES = "only updates are captured, and the rest of each step is taken in turn"
 NOT_CAPTURED = "steps are not captured, and trials train in turn"
+
+STAY = 0.75
+"""The part of the members whose gradients are computed as one that must still be there: those that left cost time."""
 
 NOT_TIMED = contextlib.nullcontext()
 """A context for work that is not timed."""
@@ -68,6 +75,11 @@ class Replays:
             streams = streams[:1]
             captures = dict(sorted(captures.items(), key=lambda item: item[1].place or 0))
         self._members = list(captures)
+        #: Graphs that compute the gradients of several members, and those of the members that are here.
+        self._joint: dict[Joint, list[Member]] = {}
+        for member, capture in captures.items():
+            if capture.joint is not None:
+                self._joint.setdefault(capture.joint, []).append(member)
         self._ready = backend.event()
         found = list(captures.values())
         self._lanes = [
@@ -96,6 +108,9 @@ class Replays:
                 value.copy_(batch[name], non_blocking=True)
         backend = self._backend
         here = backend.current_stream()
+        for joint, members in self._joint.items():
+            with NOT_TIMED if clock is None else clock.around(members):
+                joint.graph.replay()
         self._ready.record(here)
         for stream, _, captures in self._lanes:
             stream.wait_event(self._ready)
@@ -245,11 +260,16 @@ class CudaGraphs(Interleaved):
 
     def _reuse(self, members: list[Member]) -> None:
         """Reuse captures of earlier units that are still valid."""
+        found: dict[Member, Capture] = {}
         for member in members:
             if isinstance(member.work, Steps) and member.work.waiting:
                 continue
             capture = member.session.kept.get(type(member.work), {}).get(self._key)
             if capture is not None and capture.footing == footing(member, self._key, whole=capture.whole):
+                found[member] = capture
+        here = Counter(capture.joint for capture in found.values() if capture.joint is not None)
+        for member, capture in found.items():
+            if capture.joint is None or here[capture.joint] > STAY * capture.joint.count:
                 self._use(member, capture)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
@@ -259,8 +279,11 @@ class CudaGraphs(Interleaved):
             with self._timed(some):
                 super()._step(some, batch)
         late, self._late = [member for member in self._late if member.active], []
-        if late and batch_key(batch, self.sessions[0].device) == self._key:
-            self._watch(late, batch)
+        device = self.sessions[0].device
+        if late and batch_key(batch, device) == self._key:
+            streams = randomness.current(device)
+            self._watch(late, batch)  # captures are compared with eager steps, which use the streams of their members
+            randomness.put(streams, device)
 
     def _use(self, member: Member, capture: Capture) -> None:
         self._end_replays()
@@ -294,7 +317,11 @@ class CudaGraphs(Interleaved):
     # ------------------------------------------------------------------------------------------ a new capture
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
+        for group in alike(members):
+            self._attempt_together(group, batch)
         for member in members:
+            if member in self._captures:
+                continue
             if isinstance(member.work, Steps) and member.work.waiting:
                 self._late.append(member)  # its optimizer has no state before the first update
                 continue
@@ -336,23 +363,48 @@ class CudaGraphs(Interleaved):
                 restore(session, before)  # undo what the attempt did on the host
             return verdicts[kind]
         verdicts[kind] = ""
-        capture.footing = footing(member, self._key, whole=whole)
-        kept = session.kept.setdefault(type(member.work), {})
+        self._keep(member, capture)
+        return ""
+
+    def _keep(self, member: Member, capture: Capture) -> None:
+        """Use a new capture, in later units as well."""
+        capture.footing = footing(member, self._key, whole=capture.whole)
+        kept = member.session.kept.setdefault(type(member.work), {})
         kept[self._key] = capture
         if len(kept) > SIZES:
             del kept[next(iter(kept))]
         self._use(member, capture)
-        return ""
+
+    def _attempt_together(self, members: Sequence[Member], batch: Batch) -> None:
+        """Capture the gradients of members as one, and use the captures, if that is possible and pays."""
+        kind = (Joint, joint_kind_of(members[0].session), self._key)
+        verdicts = self._cache.verdicts
+        if verdicts.get(kind) or self._key is None:
+            return
+        first = {kind_of(member.session): member for member in reversed(members)}.values()
+        before = {member: copies(member.session) for member in first}
+        try:
+            inputs = self._inputs(members[0], batch)
+            captures = dict(zip(members, captured_together(members, inputs), strict=True))
+            for member in first:
+                compare(member, captures[member], inputs, before[member])
+        except Refused as reason:
+            verdicts[kind] = str(reason)
+            for member in first:
+                restore(member.session, before[member])  # undo what the attempt did on the host
+            return
+        finally:
+            for member in members:
+                start_over(member.work)
+        verdicts[kind] = ""
+        for member, capture in captures.items():
+            self._keep(member, capture)
 
     def _captured(self, member: Member, batch: Batch, before: list[torch.Tensor] | None, *, whole: bool) -> Capture:
         """Capture the member's step, and compare it with the eager step if the state ``before`` is given."""
         if self._key is None:
             raise Refused("a batch has a column that is not a tensor")
-        # Trials with batches of other sizes step at the same time, and their last batches may have the same size.
-        size = dict.get(member.session.config, "batch_size") if isinstance(member.work, Steps) else None
-        inputs = self._cache.inputs.setdefault((size, self._key), {})
-        for name, value in batch.items():
-            inputs.setdefault(name, torch.empty_like(value)).copy_(value)
+        inputs = self._inputs(member, batch)
         try:
             capture = captured(member, inputs, whole=whole)
             if before is not None:
@@ -360,3 +412,12 @@ class CudaGraphs(Interleaved):
         finally:
             start_over(member.work)
         return capture
+
+    def _inputs(self, member: Member, batch: Batch) -> Batch:
+        """Copy a batch to where captured steps of the member read it."""
+        # Trials with batches of other sizes step at the same time, and their last batches may have the same size.
+        size = dict.get(member.session.config, "batch_size") if isinstance(member.work, Steps) else None
+        inputs = self._cache.inputs.setdefault((size, self._key), {})
+        for name, value in batch.items():
+            inputs.setdefault(name, torch.empty_like(value)).copy_(value)
+        return inputs

@@ -20,10 +20,10 @@ from hopfleet.frameworks.base import Batch, Batches, Result
 from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.capture import SIZES, Capture, backend_of, batch_key
 from hopfleet.frameworks.torch.engines.capture_backend import OnLane
+from hopfleet.frameworks.torch.engines.common import Differs, words
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
-from hopfleet.frameworks.torch.engines.stacked.common import Differs, words
 from hopfleet.frameworks.torch.engines.stacked.convolutions import Slower, captured_steps, faster_stack
 from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, family, form, kind_of
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn

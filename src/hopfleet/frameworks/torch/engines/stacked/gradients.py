@@ -21,13 +21,14 @@ from torch.func import functional_call, grad_and_value, vmap
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, IsolationError
 from hopfleet.frameworks.torch import _compat, randomness
+from hopfleet.frameworks.torch.engines.alike import Loss
+from hopfleet.frameworks.torch.engines.common import CommonConfig, Differs, compared, separating
 from hopfleet.frameworks.torch.engines.stacked import onednn
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
-from hopfleet.frameworks.torch.engines.stacked.common import CommonConfig, Differs, compared, separating
 from hopfleet.frameworks.torch.engines.stacked.dropout import Dropout, use_rates, without_dropout
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.linear import Activated, join_activations
-from hopfleet.frameworks.torch.engines.stacked.models import Loss, constants, form
+from hopfleet.frameworks.torch.engines.stacked.models import constants, form
 from hopfleet.frameworks.torch.engines.stacked.operations import CertainOperations, StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table

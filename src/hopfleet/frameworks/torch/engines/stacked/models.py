@@ -1,18 +1,15 @@
-"""Stacked models: which trials can be stacked, and the loss of a task as a module that is passed all its inputs."""
+"""Stacked models: which trials can be stacked."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from types import BuiltinFunctionType, FunctionType
 
 import torch
 
-from hopfleet.domain.trial import Config
-from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.alike import traits
 from hopfleet.frameworks.torch.engines.stacked.updates import ALIKE, UPDATES, state_names
 from hopfleet.frameworks.torch.session import TorchSession
-from hopfleet.frameworks.torch.trial import Hooks
 
 LARGE = 1 << 22
 """Bytes. On a CPU, a model with more weights than this is not stacked: it has little overhead to share, and the
@@ -21,18 +18,6 @@ gradients and activations of all members would take memory at the same time."""
 
 class Unstackable(Exception):
     """The reason why a member cannot be stacked."""
-
-
-class Loss(torch.nn.Module):
-    """The loss of a task as a module, so that everything it reads can be passed in."""
-
-    def __init__(self, hooks: Hooks, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self._hooks = [hooks]  # in a list, since a task may itself be a module
-
-    def forward(self, batch: Batch, config: Config) -> torch.Tensor:
-        return self._hooks[0].with_config(config).loss(self.model, batch)
 
 
 def kind_of(session: TorchSession) -> Hashable:
@@ -63,7 +48,7 @@ def form(session: TorchSession, *, widths: bool = True) -> str:
     """
     optimizer = session.optimizers[0]
     layers = [
-        (name, type(module), *(_traits(module) if widths or type(module) is not torch.nn.Linear else ()))
+        (name, type(module), *(traits(module) if widths or type(module) is not torch.nn.Linear else ()))
         for name, module in session.model.named_modules()
     ]
     names = {id(value): name for name, value in session.model.named_parameters()}
@@ -122,22 +107,3 @@ GROWING = (
     *(torch.nn.ELU, torch.nn.GELU, torch.nn.SiLU, torch.nn.Tanh, torch.nn.ReLU6, torch.nn.Softsign),
 )
 """Layers that may get more inputs and outputs: zeros stay zeros in them."""
-
-PLAIN = (bool, int, float, str, type(None), torch.dtype)
-"""Types of attributes that a module may compute with, and that can be compared."""
-
-FUNCTIONS = (FunctionType, BuiltinFunctionType)
-"""Types of attributes, such as an activation, that can be compared by name."""
-
-
-def _traits(module: torch.nn.Module) -> tuple[object, ...]:
-    """Return what a module may compute with beside its tensors. Dropout has a rate for each member."""
-    if isinstance(module, torch.nn.Dropout):
-        return ()
-    values = [(name, value) for name, value in vars(module).items() if not name.startswith("_") and name != "training"]
-    functions = [(name, value.__module__, value.__qualname__) for name, value in values if isinstance(value, FUNCTIONS)]
-    return module.extra_repr(), [(name, value) for name, value in values if _is_plain(value)], functions
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, PLAIN) or (isinstance(value, tuple | list) and all(map(_is_plain, value)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -19,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch._compat import TorchDispatchMode
+from hopfleet.frameworks.torch._operations import Operation, Value
 
 READS_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 """Tags of operations whose outcome is a number, or has a shape that depends on values."""
@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for number, value in enumerate(inputs):
             self._note(value, self.graph.placeholder(f"input_{number}"))
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(self, func: Operation, types: object, args: Value = (), kwargs: Value = None) -> object:
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
         if READS_VALUES & set(func.tags):

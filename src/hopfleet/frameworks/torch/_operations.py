@@ -1,0 +1,185 @@
+"""Operations of torch as they come beneath autograd, where most names are private; the rest of these is in ``_compat``.
+
+``tests/frameworks/test_compat.py`` has tests for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+Operation = Any
+"""An operation of torch. Most attributes of its type are private."""
+
+Value = Any
+"""An argument or a result of an operation: a tensor, a number, a text, None, or a list of these."""
+
+_aten = torch.ops.aten
+
+VIEWS = frozenset({_aten._unsafe_view.default})
+"""Operations that view a tensor in another way, although torch does not say so."""
+
+COPIES = frozenset(
+    {
+        *(_aten._to_copy.default, _aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default),
+        *(_aten.masked_fill_.Scalar, _aten.masked_fill_.Tensor),
+    }
+)
+"""Operations on each number by itself, although torch does not say so."""
+
+ALONG = {
+    _aten._softmax.default: 1,
+    _aten._log_softmax.default: 1,
+    _aten._softmax_backward_data.default: 2,
+    _aten._log_softmax_backward_data.default: 2,
+}
+"""Operations on each row along a dimension, and the place of the dimension among their arguments."""
+
+LIKE = frozenset({_aten.ones_like.default, _aten.zeros_like.default, _aten.empty_like.default})
+"""Operations that make a tensor of the form of another."""
+
+STACK, CAT = _aten.stack.default, _aten.cat.default
+PRODUCT, PRODUCT_AND_SUM, PRODUCTS = _aten.mm.default, _aten.addmm.default, _aten.bmm.default
+
+INTO = {PRODUCT: _aten.mm.out, PRODUCT_AND_SUM: _aten.addmm.out, PRODUCTS: _aten.bmm.out}
+"""Operations that write into a tensor what another operation returns."""
+
+CHOICE_OF_ATTENTION = _aten._fused_sdp_choice.default
+"""Chooses a kernel, by shapes and types alone."""
+
+ATTENTION = frozenset(
+    {
+        _aten._scaled_dot_product_efficient_attention.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    }
+)
+ATTENTION_BACKWARD = frozenset(
+    {
+        _aten._scaled_dot_product_efficient_attention_backward.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    }
+)
+"""Attention that computes each sequence by itself."""
+
+
+def is_view(operation: Operation) -> bool:
+    """Whether an operation returns its first argument, viewed in another way."""
+    return operation.is_view or operation in VIEWS
+
+
+def is_pointwise(operation: Operation) -> bool:
+    """Whether an operation computes each number by itself."""
+    return torch.Tag.pointwise in operation.tags or operation in COPIES
+
+
+def writes(operation: Operation) -> list[int]:
+    """Return the places of the arguments that an operation writes into."""
+    arguments = operation._schema.arguments
+    return [place for place, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write]
+
+
+def obstacle(operation: Operation, arguments: Sequence[Value]) -> str:
+    """Return what keeps an operation from being the same for several trials; empty if nothing does."""
+    if torch.Tag.data_dependent_output in operation.tags:
+        return "reads values"
+    if "batch_norm" in str(operation):
+        return "keeps statistics"
+    if torch.Tag.nondeterministic_seeded in operation.tags and _draws(operation, arguments):
+        return "draws random numbers"
+    return ""
+
+
+def _draws(operation: Operation, arguments: Sequence[Value]) -> bool:
+    """Whether an operation that may draw random numbers does: attention without dropout does not."""
+    if operation not in ATTENTION | ATTENTION_BACKWARD:
+        return True
+    place = [one.name for one in operation._schema.arguments].index("dropout_p")
+    return place < len(arguments) and bool(arguments[place])
+
+
+# ------------------------------------------------------------------------------------------ the gradient of attention
+
+
+class _Keys:
+    """How attention on CUDA goes through its keys on the way back; None leaves that to torch.
+
+    In several parts, which is torch's choice for long sequences or few, the parts are summed in the order in which they
+    come to an end. In one part the order is always the same.
+    """
+
+    parts: int | None = None
+    library: torch.library.Library | None = None
+
+
+@contextlib.contextmanager
+def repeatable_attention() -> Iterator[None]:
+    """Let memory-efficient attention have the same gradients each time, as it has with deterministic algorithms."""
+    if _Keys.library is None:
+        _Keys.library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of all operators of torch, one has another kernel now
+            _Keys.library.impl(  # type: ignore[no-untyped-call]
+                "_scaled_dot_product_efficient_attention_backward", _efficient_backward, "CUDA"
+            )
+    before, _Keys.parts = _Keys.parts, 1
+    try:
+        yield
+    finally:
+        _Keys.parts = before
+
+
+def _efficient_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    found: torch.Tensor,
+    logs: torch.Tensor,
+    seed: torch.Tensor,
+    offset: torch.Tensor,
+    rate: float,
+    wanted: Sequence[bool],
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+    shares: bool = False,
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of query, key, value and mask; with ``shares``, the first three lie side by side."""
+    swapped = [one.transpose(1, 2) for one in (grad, query, key, value, found)]
+    lengths = None, None, query.shape[2], key.shape[2]
+    inputs = *swapped[:4], mask, swapped[4], *lengths, logs, rate, seed, offset, int(causal), wanted[3]
+    options = {"scale": scale, "num_splits_key": _Keys.parts, "shared_storage_dqdkdv": shares}
+    *grads, of_mask = _aten._efficient_attention_backward(*inputs, **options)
+    return *(one.transpose(1, 2) for one in grads), of_mask
+
+
+def attention_backward(operation: Operation, *inputs: Value, **options: Value) -> Sequence[torch.Tensor | None]:
+    """Return the gradients of attention, those of query, key and value side by side where that is possible."""
+    _, query, key, value, *_ = inputs
+    if not query.is_cuda:
+        return operation(*inputs, **options)  # type: ignore[no-any-return]
+    return _efficient_backward(*inputs, **options, shares=query.shape == key.shape == value.shape)
+
+
+# ------------------------------------------------------------------------------------------- tensors of other classes
+
+
+class WrapperTensor(torch.Tensor):
+    """A tensor without memory of its own. Operations on it come to ``__torch_dispatch__`` alone."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+Wrapper = TypeVar("Wrapper", bound=WrapperTensor)
+
+
+def wrapper(cls: type[Wrapper], like: torch.Tensor) -> Wrapper:
+    """Return a tensor of a class that has the form of another."""
+    return torch.Tensor._make_wrapper_subclass(
+        cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
+    )
