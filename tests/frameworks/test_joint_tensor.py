@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -164,6 +165,9 @@ def test_streams_are_joined_before_anything_else_is_computed(cache: EngineCache,
         found + 1
         assert not backend.unjoined()
         found @ x
+    assert not backend.unjoined()
+    with contextlib.suppress(Unfit), computing(lanes):
+        (x @ x).sum().item()
     assert not backend.unjoined()
 
 

@@ -153,7 +153,7 @@ def _efficient_backward(
     swapped = [one.transpose(1, 2) for one in (grad, query, key, value, found)]
     lengths = None, None, query.shape[2], key.shape[2]
     inputs = *swapped[:4], mask, swapped[4], *lengths, logs, rate, seed, offset, int(causal), wanted[3]
-    options = {"scale": scale, "num_splits_key": _Keys.parts, "shared_storage_dqdkdv": shares}
+    options = {"scale": scale, "num_splits_key": _Keys.parts, **({"shared_storage_dqdkdv": True} if shares else {})}
     *grads, of_mask = _aten._efficient_attention_backward(*inputs, **options)
     return *(one.transpose(1, 2) for one in grads), of_mask
 

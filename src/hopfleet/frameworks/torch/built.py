@@ -83,7 +83,7 @@ def move_state(optimizers: Sequence[Optimizer]) -> None:
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
-                if torch.is_tensor(value) and value.ndim and value.shape == parameter.shape:
+                if torch.is_tensor(value) and name != "step" and value.shape == parameter.shape:
                     state[name] = value.to(parameter.device)
 
 

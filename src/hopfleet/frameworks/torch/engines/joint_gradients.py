@@ -108,7 +108,7 @@ class Together:
             for name, row, trained in zip(names, self.weights, needed, strict=True)
         }
 
-    def loss(self, batch: Batch) -> JointTensor:
+    def _losses(self, batch: Batch) -> JointTensor:
         """Return the losses of all members on a batch."""
         before = [_compat.written(buffer) for buffer in self._loss.buffers()]
         with self._options.autocast(self._device):
@@ -122,7 +122,7 @@ class Together:
     def gradients(self, batch: Batch) -> tuple[list[torch.Tensor], list[Gradients]]:
         """Return the loss of each member on a batch, and its gradients in the order of its weights."""
         with computing(self.lanes):
-            loss = self.loss(batch)
+            loss = self._losses(batch)
             trained = [one for one in self._inputs.values() if one.requires_grad]
             found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
         columns = [next(found) if one.requires_grad else None for one in self._inputs.values()]
@@ -154,8 +154,7 @@ def captured_together(members: Sequence[Member], inputs: Batch) -> list[Capture]
     values: dict[str, torch.Tensor] = {}
     try:
         together = Together(sessions)
-        with computing(together.lanes):
-            together.loss(inputs)
+        together.gradients(inputs)  # what cannot be captured shows here: streams on which a capture fails are lost
     except Refused:
         raise
     except Exception as error:

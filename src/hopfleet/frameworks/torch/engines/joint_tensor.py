@@ -96,9 +96,11 @@ class JoinsFirst(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @contextlib.contextmanager
 def computing(lanes: Lanes) -> Iterator[None]:
     """Compute with tensors of members inside; afterwards, its streams are joined."""
-    with JoinsFirst(lanes):
-        yield
-    lanes.join()
+    try:
+        with JoinsFirst(lanes):
+            yield
+    finally:
+        lanes.join()  # the memory of unfinished work is about to be freed
 
 
 class JointTensor(WrapperTensor):
