@@ -336,13 +336,25 @@ def test_an_attempt_that_fails_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, 
     assert joint_of(sessions[0]) is None and any("bits" in reason for reason in reasons(sessions))
 
 
-def test_the_update_is_compared_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_updates_that_differ_are_made_eagerly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: Any) -> None:
+    """The capture says that it makes updates, and makes none."""
+
+    def wrong(member: Any, capture: Capture) -> None:
+        capture.whole = True
+
+    monkeypatch.setattr(joint_gradients, "_add_update", wrong)
+    sessions = check(Descent(), FIVE, tmp_path)
+    assert joint_of(sessions[0]) is not None and not reasons(sessions)
+    assert "only gradients are captured, and updates are made in turn: replayed steps do not have" in caplog.text
+
+
+def test_steps_are_compared_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = joint_gradients.captured_together
 
     def wrong(members: Any, inputs: Any) -> Any:
         captures = real(members, inputs)
-        for capture in captures:
-            capture.graphs = []  # the capture says that it makes updates, and makes none
+        for capture in captures.values():
+            capture.values["loss"] = capture.values["loss"].clone()  # no replay changes it
         return captures
 
     monkeypatch.setattr(cuda_graphs, "captured_together", wrong)

@@ -42,13 +42,14 @@ from hopfleet.frameworks.torch.engines.capture import (
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
 from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
-from hopfleet.frameworks.torch.engines.joint_gradients import alike, captured_together
+from hopfleet.frameworks.torch.engines.joint_gradients import add_updates, alike, captured_together
 from hopfleet.frameworks.torch.engines.joint_gradients import kind_of as joint_kind_of
 from hopfleet.frameworks.torch.engines.rates import TIMED, Stopwatch
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps, rows_of
 from hopfleet.support.logging import messages
 
+ONLY_GRADIENTS = "only gradients are captured, and updates are made in turn"
 ONLY_UPDATES = "only updates are captured, and the rest of each step is taken in turn"
 NOT_CAPTURED = "steps are not captured, and trials train in turn"
 
@@ -333,7 +334,7 @@ class CudaGraphs(Interleaved):
             elif self._attempt(member, batch, whole=False):
                 self._leave_update(member.work, member.session, why)
             else:
-                self._tell(f"only gradients are captured, and updates are made in turn: {why}")
+                self._tell(f"{ONLY_GRADIENTS}: {why}")
 
     def _leave_update(self, steps: Steps, session: TorchSession, why: str) -> None:
         """Let the next updates be captured alone, because the rest of the steps cannot be captured."""
@@ -381,22 +382,19 @@ class CudaGraphs(Interleaved):
         verdicts = self._cache.verdicts
         if verdicts.get(kind) or self._key is None:
             return
-        first = {kind_of(member.session): member for member in reversed(members)}.values()
-        before = {member: copies(member.session) for member in first}
         try:
             inputs = self._inputs(members[0], batch)
-            captures = dict(zip(members, captured_together(members, inputs), strict=True))
-            for member in first:
-                compare(member, captures[member], inputs, before[member])
+            captures = captured_together(members, inputs)
+            reasons = add_updates(captures, inputs)
         except Refused as reason:
             verdicts[kind] = str(reason)
-            for member in first:
-                restore(member.session, before[member])  # undo what the attempt did on the host
             return
         finally:
             for member in members:
                 start_over(member.work)
         verdicts[kind] = ""
+        for why in reasons:
+            self._tell(f"{ONLY_GRADIENTS}: {why}")
         for member, capture in captures.items():
             self._keep(member, capture)
 

@@ -9,7 +9,7 @@ are compared with those of an eager step.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch.func import functional_call
@@ -27,10 +27,14 @@ from hopfleet.frameworks.torch.engines.capture import (
     backend_of,
     captured_graph,
     check_update,
+    compare,
+    copies,
     held_updates,
+    restore,
     same_bits,
     start_over,
 )
+from hopfleet.frameworks.torch.engines.capture import kind_of as update_kind_of
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.common import CommonConfig, compared
 from hopfleet.frameworks.torch.engines.interleaved import Member
@@ -143,8 +147,8 @@ class Together:
         return [torch.empty_like(weight).copy_(part) for weight, part in zip(weights, parts, strict=True)]
 
 
-def captured_together(members: Sequence[Member], inputs: Batch) -> list[Capture]:
-    """Capture the gradients of several members on ``inputs`` as one, without executing them; and their updates.
+def captured_together(members: Sequence[Member], inputs: Batch) -> dict[Member, Capture]:
+    """Capture the gradients of several members on ``inputs`` as one.
 
     Raises Refused if that is impossible, does not pay, or does not have the bits of eager steps.
     """
@@ -170,11 +174,11 @@ def captured_together(members: Sequence[Member], inputs: Batch) -> list[Capture]
     generator = backend.generator(sessions[0].device)
     joint = Joint(captured_graph(sessions[0], generator, work, values, None), len(members), together)
     joint.graph.replay()
-    captures = []
+    captures: dict[Member, Capture] = {}
     for number, (member, gradients) in enumerate(zip(members, found[0], strict=True)):
         loss = values[str(number)]
         _compare(member, inputs, loss, gradients)
-        captures.append(_capture(member, inputs, joint, loss, gradients))
+        captures[member] = _capture(member, inputs, joint, loss, gradients)
     return captures
 
 
@@ -204,7 +208,7 @@ def _bytes(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor:
 
 
 def _capture(member: Member, inputs: Batch, joint: Joint, loss: torch.Tensor, gradients: Gradients) -> Capture:
-    """Return the capture of one member's step: the gradients of all members, and its own update."""
+    """Return the capture of one member's gradients, which are part of a graph; its updates are made eagerly."""
     session = member.session
     backend = backend_of(session)
     generator = backend.generator(session.device)
@@ -214,18 +218,46 @@ def _capture(member: Member, inputs: Batch, joint: Joint, loss: torch.Tensor, gr
         for weight, gradient in zip(session.model.parameters(), gradients, strict=True)
         if gradient is not None
     ]
-    capture = Capture([], generator, {"loss": loss}, inputs, whole=False, gradients=found, joint=joint)
-    capture.attach()
+    return Capture([], generator, {"loss": loss}, inputs, whole=False, gradients=found, joint=joint)
+
+
+def add_updates(captures: Mapping[Member, Capture], inputs: Batch) -> list[str]:
+    """Make updates a part of captures where they have the bits of eager ones; return the reasons where not.
+
+    Raises Refused if a member's steps do not have the bits of eager ones even so.
+    """
+    kinds: dict[Hashable, list[Member]] = {}
+    for member in captures:
+        kinds.setdefault(update_kind_of(member.session), []).append(member)
+    reasons: list[str] = []
+    for first, *others in kinds.values():
+        before = copies(first.session)
+        try:
+            _add_update(first, captures[first])
+            compare(first, captures[first], inputs, before)
+            for member in others:
+                _add_update(member, captures[member])
+        except Refused as reason:
+            reasons.append(str(reason))
+            restore(first.session, before)  # undo what the attempt did on the host
+            for member in (first, *others):
+                captures[member].graphs.clear()
+                captures[member].whole = False
+            captures[first].attach()
+            compare(first, captures[first], inputs, before)
+    return reasons
+
+
+def _add_update(member: Member, capture: Capture) -> None:
+    """Capture the update that follows the gradients of a member. Raises Refused if that is impossible."""
+    session = member.session
 
     def update() -> Metrics:
         member.steps.updated()
         return {}
 
-    try:
-        check_update(session)
-        upload(held_updates(session))  # nothing is uploaded inside a capture
-        capture.graphs.append(captured_graph(session, generator, update, {}, None))
-        capture.whole = True
-    except Refused:
-        pass  # the update is made eagerly
-    return capture
+    check_update(session)
+    capture.attach()
+    upload(held_updates(session))  # nothing is uploaded inside a capture
+    capture.graphs.append(captured_graph(session, capture.generator, update, {}, None))
+    capture.whole = True
