@@ -336,7 +336,7 @@ def test_an_attempt_that_fails_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, 
     assert joint_of(sessions[0]) is None and any("bits" in reason for reason in reasons(sessions))
 
 
-def test_updates_that_differ_are_made_eagerly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: Any) -> None:
+def test_updates_that_differ_are_made_eagerly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any) -> None:
     """The capture says that it makes updates, and makes none."""
 
     def wrong(member: Any, capture: Capture) -> None:
@@ -345,7 +345,10 @@ def test_updates_that_differ_are_made_eagerly(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(joint_gradients, "_add_update", wrong)
     sessions = check(Descent(), FIVE, tmp_path)
     assert joint_of(sessions[0]) is not None and not reasons(sessions)
-    assert "only gradients are captured, and updates are made in turn: replayed steps do not have" in caplog.text
+    assert (
+        "only gradients are captured, and updates are made in turn: replayed steps do not have"
+        in capfd.readouterr().err
+    )
 
 
 def test_steps_are_compared_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

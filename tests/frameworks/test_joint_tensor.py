@@ -127,8 +127,22 @@ def test_operations_have_the_bits_of_each_member_alone(lanes: Lanes, name: str, 
         lambda x: F.batch_norm(x, torch.zeros(6, device=DEVICE), torch.ones(6, device=DEVICE), training=True),
         lambda x: x.cumsum_(1),
         lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+        lambda x: x.view(torch.int16),
+        lambda x: torch.view_as_complex(x.view(4, 6, 4, 2)),
     ],
-    ids=["item", "branch", "dropout", "random", "values", "outside", "statistics", "not by number", "attention"],
+    ids=[
+        "item",
+        "branch",
+        "dropout",
+        "random",
+        "values",
+        "outside",
+        "statistics",
+        "not by number",
+        "attention",
+        "bits",
+        "complex",
+    ],
 )
 def test_what_is_not_the_same_for_all_members_is_refused(lanes: Lanes, work: Callable[[torch.Tensor], object]) -> None:
     x = JointTensor.of_parts(lanes, [some(4, 6, 8, seed=n) for n in range(COUNT)])

@@ -82,3 +82,16 @@ def test_jobs_wait_until_a_worker_has_something_to_do() -> None:
         for attempt in (1, 2):
             observer.update(0.0, RunUnit("w1", Unit("t0001", 1, 0), attempt, VersionRef("t0001", 0, None)))
     assert done == ["first", "second"]
+
+
+def test_a_job_that_fails_is_logged_once(capfd: pytest.CaptureFixture[str]) -> None:
+    done: list[int] = []
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    with Chores() as chores:
+        for job in (fail, fail, lambda: done.append(1)):
+            chores.add(job)
+    assert done == [1]
+    assert capfd.readouterr().err.count("the run goes on without it: OSError: no space left") == 1

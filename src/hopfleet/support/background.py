@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections.abc import Callable
 from typing import Self, TypeVar
 
+from hopfleet.errors import describe
+from hopfleet.support.logging import messages
+
 T = TypeVar("T")
 
 
 class Chores:
-    """Jobs that run one after another in a thread, which ends with ``finish``. A job that fails is dropped.
+    """Jobs that run one after another in a thread, which ends with ``finish``. A job that fails is logged and dropped.
 
     The end of the context waits for all jobs, unless there was an error.
     """
@@ -21,6 +23,8 @@ class Chores:
         #: None ends the thread.
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
+        #: Failures that were logged: each is logged once.
+        self._told: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -45,8 +49,15 @@ class Chores:
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
-            with contextlib.suppress(Exception):
+            try:
                 job()
+            except Exception as error:
+                self._tell(describe(error))
+
+    def _tell(self, failure: str) -> None:
+        if failure not in self._told:
+            self._told.add(failure)
+            messages().warning("what is done beside the run failed, and the run goes on without it: %s", failure)
 
 
 def in_background(job: Callable[[], T]) -> Callable[[], T | None]:

@@ -95,7 +95,7 @@ class JoinsFirst(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def computing(lanes: Lanes) -> Iterator[None]:
-    """Compute with tensors of members inside; afterwards, its streams are joined."""
+    """Compute with tensors of members inside; afterwards, their streams are joined."""
     try:
         with JoinsFirst(lanes):
             yield
@@ -140,6 +140,8 @@ class JointTensor(WrapperTensor):
 
     def viewed(self, first: torch.Tensor) -> JointTensor:
         """Return the same tensors, side by side, in another way, which is given for the first one."""
+        if first.element_size() != self.first.element_size():
+            raise Unfit("a view has elements of another size")  # and the distance is a number of elements
         return self._made(self.lanes, first, self.distance)
 
     @property
