@@ -25,17 +25,20 @@ def python(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("seeds", [range(500), pytest.param(range(500, 10_000), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("seeds", [range(250), pytest.param(range(250, 10_000), marks=pytest.mark.slow)], ids=len)
 def test_simulated(seeds: range) -> None:
     told = python("tests.chaos.simulated", "--seeds", f"{seeds.start}:{seeds.stop}")
     assert f"{len(seeds):,} seeds" in told
 
 
+LONG = {"soak", "writes", "models", "stop"}
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(ATTACKS.keys() - {"controller-steps-local", "soak", "writes"}),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("soak", "writes")),
+        *sorted(ATTACKS.keys() - {"controller-steps-local"} - LONG),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(LONG)),
     ],
 )
 def test_real(name: str) -> None:

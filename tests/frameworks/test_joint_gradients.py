@@ -168,7 +168,10 @@ class Rounded(Task):
     precision = "tf32"
 
 
-@pytest.mark.parametrize("task", [Task, Clipped, Averaged, Descent, Root, Cycle, Decay, Rounded])
+OTHERS = [pytest.param(one, marks=pytest.mark.slow) for one in (Averaged, Root, Decay, Rounded)]
+
+
+@pytest.mark.parametrize("task", [Task, Clipped, Descent, Cycle, *OTHERS])
 def test_gradients_captured_as_one_have_the_bits_of_each_member(task: type[Task], tmp_path: Path) -> None:
     sessions = check(task(), FIVE, tmp_path)
     assert not reasons(sessions)
