@@ -43,7 +43,6 @@ from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache,
 from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.joint_gradients import add_updates, alike, captured_together
-from hopfleet.frameworks.torch.engines.joint_gradients import kind_of as joint_kind_of
 from hopfleet.frameworks.torch.engines.rates import TIMED, Stopwatch
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps, rows_of
@@ -318,8 +317,8 @@ class CudaGraphs(Interleaved):
     # ------------------------------------------------------------------------------------------ a new capture
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
-        for group in alike(members):
-            self._attempt_together(group, batch)
+        for form, some in alike(members).items():
+            self._attempt_together(form, some, batch)
         for member in members:
             if member in self._captures:
                 continue
@@ -376,9 +375,9 @@ class CudaGraphs(Interleaved):
             del kept[next(iter(kept))]
         self._use(member, capture)
 
-    def _attempt_together(self, members: Sequence[Member], batch: Batch) -> None:
-        """Capture the gradients of members as one, and use the captures, if that is possible and pays."""
-        kind = (Joint, joint_kind_of(members[0].session), self._key)
+    def _attempt_together(self, form: str, members: Sequence[Member], batch: Batch) -> None:
+        """Capture the gradients of members of one kind as one, and use the captures, if that is possible and pays."""
+        kind = (Joint, form, self._key)
         verdicts = self._cache.verdicts
         if verdicts.get(kind) or self._key is None:
             return

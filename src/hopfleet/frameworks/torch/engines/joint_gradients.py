@@ -30,11 +30,11 @@ from hopfleet.frameworks.torch.engines.capture import (
     compare,
     copies,
     held_updates,
+    kind_of,
     restore,
     same_bits,
     start_over,
 )
-from hopfleet.frameworks.torch.engines.capture import kind_of as update_kind_of
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.common import CommonConfig, compared
 from hopfleet.frameworks.torch.engines.interleaved import Member
@@ -49,16 +49,16 @@ LEAST = 4
 Gradients = list[torch.Tensor | None]
 
 
-def alike(members: Sequence[Member]) -> list[list[Member]]:
-    """Return groups of members whose gradients may be captured as one; the others are in none."""
-    groups: dict[Hashable, list[Member]] = {}
+def alike(members: Sequence[Member]) -> dict[str, list[Member]]:
+    """Return groups of members whose gradients may be captured as one, by their kind; the others are in none."""
+    groups: dict[str, list[Member]] = {}
     for member in members:
         if _fits(member):
-            groups.setdefault(kind_of(member.session), []).append(member)
-    return [some for some in groups.values() if len(some) >= LEAST]
+            groups.setdefault(_kind_of(member.session), []).append(member)
+    return {kind: some for kind, some in groups.items() if len(some) >= LEAST}
 
 
-def kind_of(session: TorchSession) -> str:
+def _kind_of(session: TorchSession) -> str:
     """Return what members have in common that may compute their gradients as one."""
     model = session.model
     layers = [(name, type(module), traits(module), module.training) for name, module in model.named_modules()]
@@ -228,7 +228,7 @@ def add_updates(captures: Mapping[Member, Capture], inputs: Batch) -> list[str]:
     """
     kinds: dict[Hashable, list[Member]] = {}
     for member in captures:
-        kinds.setdefault(update_kind_of(member.session), []).append(member)
+        kinds.setdefault(kind_of(member.session), []).append(member)
     reasons: list[str] = []
     for first, *others in kinds.values():
         before = copies(first.session)
