@@ -308,6 +308,36 @@ def test_gradients_of_attention_are_those_of_deterministic_algorithms(causal: bo
         torch.testing.assert_close(one, other)
 
 
+def test_operations_are_noted() -> None:
+    with _operations.Noted() as noted:
+        torch.nn.functional.scaled_dot_product_attention(*torch.ones(3, 1, 1, 2, 8))
+    assert noted.operations & _operations.ATTENTION
+
+
+WRAPPED = """
+import sys
+import hopfleet.frameworks.torch.uncompiled
+import torch
+from hopfleet.frameworks.torch import _operations
+
+class Wrapped(_operations.WrapperTensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(torch.ones(2) if isinstance(one, Wrapped) else one for one in args), **(kwargs or {}))
+
+_operations.begin_wrappers().join()
+before = set(sys.modules)
+assert torch.equal(_operations.wrapper(Wrapped, torch.ones(2)) * 2, torch.full((2,), 2.0))
+late = {name for name in set(sys.modules) - before if name.startswith("torch.")}
+assert not late, late
+"""
+
+
+@pytest.mark.slow
+def test_what_wrappers_need_is_imported_in_advance() -> None:
+    subprocess.run([sys.executable, "-c", WRAPPED], check=True, timeout=120)
+
+
 COMPILED = """
 import torch
 from hopfleet.frameworks.torch import _compat

@@ -294,6 +294,37 @@ def test_members_that_turn_out_to_differ_are_captured_by_themselves(
     assert any(why in reason for reason in reasons(sessions)), reasons(sessions)
 
 
+def test_models_without_attention_need_no_joint_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first operation on one takes a second."""
+    monkeypatch.setattr(joint_gradients.Together, "gradients", lambda *_: pytest.fail("computed with joint tensors"))
+    assert any("attention" in reason for reason in reasons(check(Attentionless(), FIVE, tmp_path)))
+
+
+class Layers(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = nn.Linear(2, 2)
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+@pytest.mark.parametrize(
+    ("task", "count", "trained", "begins"),
+    [(Task, 3, False, 0), (Task, 5, False, 1), (Task, 5, True, 0), (Layers, 5, False, 0)],
+    ids=["three", "five", "one after another", "layers"],
+)
+def test_imports_begin_while_trials_are_built_to_train_together(
+    task: type[Task], count: int, trained: bool, begins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[None] = []
+    monkeypatch.setattr(joint_gradients, "begin_wrappers", lambda: begun.append(None))
+    sessions = opened(task(), [{}] * count)
+    sessions[0].counters["units"] += trained
+    cache = EngineCache()
+    for session in sessions:
+        session.cache = cache
+        joint_gradients.make_ready(session)
+    assert len(begun) == begins
+
+
 @pytest.mark.parametrize(("leave", "stays"), [(1, True), (2, False)])
 def test_members_leave(leave: int, stays: bool, tmp_path: Path) -> None:
     """While most are still there, the others use the graph of all; the weights of those that left stay in memory."""

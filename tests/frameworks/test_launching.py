@@ -39,13 +39,6 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def pair(kind: str) -> tuple[nn.Module, nn.Module]:
-    """Return a model, and one whose linear layers are joined with activations."""
-    plain, joined = MODELS[kind](), MODELS[kind]()
-    linear.join_activations(joined)
-    return plain, joined
-
-
 def stacked(model: nn.Module, gap: int = 0, offset: int = 0) -> dict[str, torch.Tensor]:
     """Return weights of all members in the rows of a table, with some columns left out."""
     found = {}
@@ -57,7 +50,7 @@ def stacked(model: nn.Module, gap: int = 0, offset: int = 0) -> dict[str, torch.
 
 
 def loss(model: nn.Module, of: Any, x: torch.Tensor, *, kernels: bool, cubes: bool = True) -> torch.Tensor:
-    with StackedOperations(kernels=True) if kernels else contextlib.nullcontext():
+    with StackedOperations(kernels=True, deferred=True) if kernels else contextlib.nullcontext():
         found = functional_call(model, of, x)
         return found.pow(3).sum() if cubes else found.sum()
 
@@ -73,9 +66,9 @@ def close(found: Any, expected: Any) -> None:
 
 def compare(kind: str, of: Any, x: torch.Tensor, in_dims: Any = (0, None), cubes: bool = True) -> None:
     """Compare gradients of all members with those of plain torch."""
-    plain, joined = pair(kind)
-    found = vmap(grad_and_value(lambda of, x: loss(joined, of, x, kernels=True, cubes=cubes)), in_dims)(of, x)
-    expected = vmap(grad_and_value(lambda of, x: loss(plain, of, x, kernels=False, cubes=cubes)), in_dims)(of, x)
+    model = MODELS[kind]()
+    found = vmap(grad_and_value(lambda of, x: loss(model, of, x, kernels=True, cubes=cubes)), in_dims)(of, x)
+    expected = vmap(grad_and_value(lambda of, x: loss(model, of, x, kernels=False, cubes=cubes)), in_dims)(of, x)
     close(found, expected)
 
 
@@ -110,13 +103,13 @@ def test_weights_that_members_share(kind: str, stand_ins: StandIns) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_one_member(kind: str, stand_ins: StandIns) -> None:
     """Compute gradients of a single model, by torch.func and by a backward pass."""
-    plain, joined = pair(kind)
-    of = {name: value[0] for name, value in stacked(plain).items()}
+    model = MODELS[kind]()
+    of = {name: value[0] for name, value in stacked(model).items()}
     x = torch.randn(ROWS, 6, 12)
-    expected = grad_and_value(lambda of: loss(plain, of, x, kernels=False))(of)
-    close(grad_and_value(lambda of: loss(joined, of, x, kernels=True))(of), expected)
+    expected = grad_and_value(lambda of: loss(model, of, x, kernels=False))(of)
+    close(grad_and_value(lambda of: loss(model, of, x, kernels=True))(of), expected)
     mine = {name: value.clone().requires_grad_() for name, value in of.items()}
-    value = loss(joined, mine, x, kernels=True)
+    value = loss(model, mine, x, kernels=True)
     value.backward()
     close(({name: one.grad for name, one in mine.items()}, value.detach()), expected)
     assert stand_ins.launched

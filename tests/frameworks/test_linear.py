@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,14 +11,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-import hopfleet as hop
-from hopfleet.domain.placement import Placement
-from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked import linear, norm_kernel
-from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
-from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from tests.helpers.stand_in_kernels import in_place_of_kernels
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -43,20 +38,20 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def gradients(model: nn.Module, weights: Any, x: torch.Tensor, *, kernels: bool) -> Any:
+def gradients(model: nn.Module, weights: Any, x: torch.Tensor, *, kernels: bool, deferred: bool = False) -> Any:
     def loss(mine: Any) -> torch.Tensor:
-        with StackedOperations(kernels=kernels):
-            return functional_call(model, mine, x).pow(3).mean()
+        with StackedOperations(kernels=kernels, deferred=deferred) as operations:
+            return operations.result(functional_call(model, mine, x).pow(2).mean())
 
     return vmap(grad_and_value(loss))(weights)
 
 
+@pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize("rows", [1, 33])
 @pytest.mark.parametrize("kind", MODELS)
-def test_gradients_are_those_without_kernels(kind: str, rows: int, launches: None) -> None:
+def test_gradients_are_those_without_kernels(kind: str, rows: int, deferred: bool, launches: None) -> None:
     torch.manual_seed(0)
-    plain, joined = MODELS[kind]().to(DEVICE), MODELS[kind]().to(DEVICE)
-    linear.join_activations(joined)
+    plain = MODELS[kind]().to(DEVICE)
     # Weights lie in the rows of a table, as those of a stack do.
     weights = {
         name: torch.randn(MEMBERS, value.numel() + 32, device=DEVICE)[:, : value.numel()].view(MEMBERS, *value.shape)
@@ -64,7 +59,7 @@ def test_gradients_are_those_without_kernels(kind: str, rows: int, launches: Non
     }
     x = torch.randn(rows, 6, 12, device=DEVICE)
     expected, losses = gradients(plain, weights, x, kernels=False)
-    found, others = gradients(joined, weights, x, kernels=True)
+    found, others = gradients(plain, weights, x, kernels=True, deferred=deferred)
     torch.testing.assert_close(others, losses, rtol=1e-4, atol=1e-5)
     for name, value in expected.items():
         scale = value.abs().max().item()
@@ -86,68 +81,6 @@ def test_kernels_are_used(monkeypatch: pytest.MonkeyPatch, launches: None) -> No
     weights = {name: torch.randn(MEMBERS, *value.shape, device=DEVICE) for name, value in model.named_parameters()}
     gradients(model, weights, torch.randn(4, 12, device=DEVICE), kernels=True)
     assert set(used) == {f"{kind} {way}" for kind in ("linear", "norm_kernel") for way in ("forward", "backward")}
-
-
-def test_an_activation_joins_the_layer_before_it_wherever_that_changes_nothing() -> None:
-    again = nn.ReLU()
-    hooked = nn.Linear(4, 4)
-    hooked.register_forward_hook(lambda module, given, found: found * 2)
-    model = nn.Sequential(
-        nn.Linear(4, 4), again, nn.Linear(4, 4), again, nn.Linear(4, 4), nn.Tanh(), hooked, nn.ReLU(), nn.Linear(4, 4)
-    )
-    x = torch.randn(3, 4)
-    expected, names = model(x), list(model.state_dict())
-    linear.join_activations(model)
-    kinds = [type(module).__name__ for _, module in _compat.children(model)]
-    layer = "Linear"
-    assert kinds == ["Activated", "Identity", "Activated", "Identity", layer, "Tanh", layer, "ReLU", layer]
-    assert list(model.state_dict()) == names
-    assert torch.equal(model(x), expected)
-
-
-class Taps(nn.Module):
-    """A model that uses the outcome of a layer before its activation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x) + self.net[0](x).sum(-1, keepdim=True)
-
-
-class Task(hop.TorchTask):
-    def build(self, config: Mapping[str, Any]) -> Any:
-        model = Taps() if config["taps"] else MODELS["relu"]()
-        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return model(batch["x"]).square().mean()
-
-
-@pytest.mark.parametrize("taps", [True, False])
-def test_layers_are_joined_unless_that_changes_the_outcome(taps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, place = EngineCache(), Placement.on(DEVICE)
-    sessions = [
-        Task().framework.open({"taps": taps, "lr": 0.1}, seed=n, placement=place, threads=1, cache=cache)
-        for n in range(3)
-    ]
-    if DEVICE == "cpu":  # joined there, too, without kernels
-        kept = Gradients._module
-
-        def joined(self: Gradients) -> Any:
-            self._kernels = True
-            return kept(self)
-
-        monkeypatch.setattr(Gradients, "_module", joined)
-    stack = Stack(sessions)
-    stack.read_settings()
-    batch = {"x": torch.randn(16, 12, device=DEVICE)}
-    assert any(isinstance(module, linear.Activated) for module in stack.gradients.loss.modules())
-    assert not stack.try_out(batch)
-    assert any(isinstance(module, linear.Activated) for module in stack.gradients.loss.modules()) != taps
-    assert stack.gradients.deviation(batch)[0] < 0.01
-    assert any(isinstance(one, linear.Activated) for one in Stack(sessions).gradients.loss.modules()) != taps
 
 
 def test_there_are_no_kernels_where_they_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,11 +64,12 @@ def by_block(blocks: int, abreast: int, values: torch.Tensor) -> torch.Tensor:
 
 
 def epilogue(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
-    product, bias, out, rows, width, stride = arguments
+    product, bias, beside, out, rows, width, stride, summed = arguments
     (across, _, members), vector = grid, of["VECTOR"]
     assert block == (of["LANES"], of["ABREAST"], 1)
     add = memory(bias, members, width, vector=vector, apart=stride).unsqueeze(1)
     found = VALUES[of["ACTIVATION"]](memory(product, members, rows, width, vector=vector) + add)
+    found = found + memory(beside, members, rows, width, vector=vector) if summed else found
     covered = across * of["LANES"] * vector
     memory(out, members, rows, width, vector=vector).fill_(math.nan)[..., :covered] = found[..., :covered]
 
@@ -102,7 +103,7 @@ def norm(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> No
 
 
 def norm_backward(of: Constants, grid: Triple, block: Triple, arguments: Arguments) -> None:
-    grads, x, weights, means, scales, out, weight_sums, bias_sums, rows, weight_stride = arguments
+    grads, x, weights, means, scales, besides, out, weight_sums, bias_sums, rows, weight_stride, summed = arguments
     (blocks, members, _), width = grid, of["WIDTH"]
     assert block == (32 * of["WARPS"], 1, 1)
     weight = memory(weights, members, width, vector=4, apart=weight_stride).unsqueeze(1)
@@ -114,6 +115,7 @@ def norm_backward(of: Constants, grid: Triple, block: Triple, arguments: Argumen
     back = grad * weight
     along = (back * normal).mean(-1, keepdim=True)
     found = scale * (back - back.mean(-1, keepdim=True) - normal * along)
+    found = found + memory(besides, members, rows, width, vector=4) if summed else found
     memory(out, members, rows, width, vector=4).copy_(found)
 
 

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
+
+from hopfleet.frameworks.torch._compat import TorchDispatchMode
 
 Operation = Any
 """An operation of torch. Most attributes of its type are private."""
@@ -167,6 +172,31 @@ def attention_backward(operation: Operation, *inputs: Value, **options: Value) -
 
 
 # ------------------------------------------------------------------------------------------- tensors of other classes
+
+
+class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that notes operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: set[Operation] = set()
+
+    def __torch_dispatch__(self, func: Operation, types: Value, args: Value = (), kwargs: Value = None) -> Value:
+        self.operations.add(func)
+        return func(*args, **(kwargs or {}))
+
+
+@functools.cache
+def begin_wrappers() -> threading.Thread:
+    """Begin to import, in a thread, what torch imports at the first operation on a wrapper: that takes a second."""
+
+    def work() -> None:
+        with contextlib.suppress(ImportError):  # releases of torch differ
+            importlib.import_module("torch.distributed.tensor")
+
+    thread = threading.Thread(target=work, name="importer", daemon=True)
+    thread.start()
+    return thread
 
 
 class WrapperTensor(torch.Tensor):

@@ -62,7 +62,7 @@ class TorchFramework(Framework):
             if placement.kind == "cuda" and torch.device(placement.device).index is not None:
                 torch.cuda.set_device(placement.device)  # engines use streams and kernels of the current device
             session = TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
-            if cache is not None and cache.fast:
+            if cache is not None:
                 choose.make_ready(session)
         else:
             session = self._open_on_team(config, seed, placement, threads, cache)

@@ -30,11 +30,17 @@ def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
 
 
 def make_ready(session: TorchSession) -> None:
-    """Let what stacks of such trials need be made while other trials are built."""
-    if session.device.type == "cuda":
+    """Let what such trials need to train together be made while other trials are built."""
+    if session.device.type != "cuda":
+        return
+    if session.cache.fast:
         from hopfleet.frameworks.torch.engines.stacked.readying import begin
 
         begin(session)
+    else:
+        from hopfleet.frameworks.torch.engines.joint_gradients import make_ready
+
+        make_ready(session)
 
 
 def gains(session: TorchSession) -> bool:

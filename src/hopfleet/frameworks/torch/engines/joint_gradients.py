@@ -9,6 +9,7 @@ are compared with those of an eager step.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
 
 import torch
@@ -17,6 +18,7 @@ from torch.func import functional_call
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch._operations import ATTENTION, Noted, begin_wrappers
 from hopfleet.frameworks.torch.capturable import upload
 from hopfleet.frameworks.torch.engines.alike import Loss, traits
 from hopfleet.frameworks.torch.engines.capture import (
@@ -45,6 +47,9 @@ from hopfleet.frameworks.torch.trial import Metrics
 
 LEAST = 4
 """Members that are alike from which on their gradients are captured as one."""
+
+WITH_ATTENTION = (torch.nn.LayerNorm, torch.nn.Embedding, torch.nn.MultiheadAttention)
+"""Modules of models that are likely to attend."""
 
 Gradients = list[torch.Tensor | None]
 
@@ -91,6 +96,26 @@ def _keeps_state(module: torch.nn.Module) -> bool:
     return bool({name for name, _ in module.named_buffers(recurse=False)} - set(_compat.unsaved_buffers(module)))
 
 
+class Readiness:
+    """The first trial that a worker has built, and the number of all."""
+
+    def __init__(self) -> None:
+        self.first: weakref.ref[TorchSession] | None = None
+        self.built = 0
+
+
+def make_ready(session: TorchSession) -> None:
+    """Begin to import what joint tensors need if trials that may attend are being built to train together."""
+    readiness = session.cache.part(Readiness)
+    readiness.first = readiness.first or weakref.ref(session)
+    readiness.built += 1
+    first = readiness.first()
+    if readiness.built != LEAST or first is None or first.counters["units"]:
+        return
+    if any(isinstance(module, WITH_ATTENTION) for module in session.model.modules()):
+        begin_wrappers()
+
+
 class Together:
     """The losses of several members as one function, and its gradients."""
 
@@ -107,10 +132,17 @@ class Together:
         self.weights = [[weight.detach() for weight in row] for row in rows]
         names = [f"model.{name}" for name, _ in first.model.named_parameters()]
         needed = [weight.requires_grad for weight in first.model.parameters()]
+        self._of_first = dict(zip(names, (row[0] for row in self.weights), strict=True))
         self._inputs: dict[str, torch.Tensor] = {
             name: JointTensor.of_parts(self.lanes, row, given=True).requires_grad_(trained)
             for name, row, trained in zip(names, self.weights, needed, strict=True)
         }
+
+    def attends(self, batch: Batch) -> bool:
+        """Whether the loss of the first member takes attention, in a form that all members can share."""
+        with torch.no_grad(), self._options.autocast(self._device), Noted() as noted:
+            functional_call(self._loss, self._of_first, (dict(batch), self._config))
+        return bool(noted.operations & ATTENTION)
 
     def _losses(self, batch: Batch) -> JointTensor:
         """Return the losses of all members on a batch."""
@@ -158,13 +190,13 @@ def captured_together(members: Sequence[Member], inputs: Batch) -> dict[Member, 
     values: dict[str, torch.Tensor] = {}
     try:
         together = Together(sessions)
+        if not together.attends(inputs):
+            raise Refused("only models with attention are known to take less time as one")
         together.gradients(inputs)  # what cannot be captured shows here: streams on which a capture fails are lost
     except Refused:
         raise
     except Exception as error:
         raise Refused(describe(error)) from error
-    if not together.lanes.attends:
-        raise Refused("only models with attention are known to take less time as one")
 
     def work() -> dict[str, torch.Tensor]:
         losses, gradients = together.gradients(inputs)

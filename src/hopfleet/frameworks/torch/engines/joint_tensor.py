@@ -44,8 +44,6 @@ class Lanes:
 
     def __init__(self, count: int, cache: GraphCache, device: torch.device) -> None:
         self.count = count
-        #: Whether attention was folded.
-        self.attends = False
         #: Whether an operation on tensors of the lanes is being computed.
         self.busy = False
         self._backend = cache.backend
@@ -307,7 +305,6 @@ def _attention(lanes: Lanes, func: Operation, args: Arguments, kwargs: Options) 
     if not all(isinstance(one, JointTensor) for one in (query, *others)) or kwargs.get("attn_mask") is not None:
         return None
     lanes.join()
-    lanes.attends = True
     merged = [one.table.flatten(0, 1) if isinstance(one, JointTensor) else one for one in args]
     back = func in operations.ATTENTION_BACKWARD
     found = operations.attention_backward(func, *merged, **kwargs) if back else func(*merged, **kwargs)

@@ -27,7 +27,7 @@ from hopfleet.frameworks.torch.engines.stacked import onednn
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.dropout import Dropout, use_rates, without_dropout
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
-from hopfleet.frameworks.torch.engines.stacked.linear import Activated, join_activations
+from hopfleet.frameworks.torch.engines.stacked.linear import replace_composed
 from hopfleet.frameworks.torch.engines.stacked.models import constants, form
 from hopfleet.frameworks.torch.engines.stacked.operations import CertainOperations, StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
@@ -109,16 +109,18 @@ class Gradients:
         kept[id(first.config)] = self.config.with_values({}, self.config.differing | self._scalars.keys())
         loss = Loss(first.hooks, copy.deepcopy(first.model, kept))
         use_rates(loss.model, [session.model for session in self._sessions])
-        if self._kernels and form(first) not in self._cache.apart:
-            join_activations(loss.model)
+        #: Whether operations wait for what follows them, to be computed together.
+        self._deferred = self._kernels and form(first) not in self._cache.apart
+        if self._deferred:
+            replace_composed(loss.model)
         return loss.train()
 
     def take_apart(self) -> bool:
-        """Compute linear layers and the activations after them one by one; return whether they were joined."""
-        joined = any(isinstance(module, Activated) for module in self.loss.modules())
+        """Compute every operation by itself from now on; return whether some were computed together."""
+        deferred = self._deferred
         self._cache.apart.add(form(self._sessions[0]))
         self.loss = self._module()
-        return joined
+        return deferred
 
     def _others(self) -> dict[str, Table]:
         """Stack buffers, dropout rates, and parameters that no optimizer holds."""
@@ -142,10 +144,10 @@ class Gradients:
     ) -> Table:
         """Return the loss of one member; under vmap, of all members."""
         config = self.config.with_values(scalars)
-        with StackedOperations(self._kernels, self._certain):
+        with StackedOperations(self._kernels, self._certain, self._deferred) as operations:
             loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
             config.check()
-            return loss
+            return operations.result(loss)
 
     def eager(self, batch: Batch) -> list[Table]:
         """Compute the gradients of all members, in pieces, and their losses, without a program."""

@@ -1,17 +1,18 @@
-"""Linear layers of stacked models on CUDA: one kernel adds the biases of all members and applies the activation.
+"""Linear layers of stacked models on CUDA: one kernel does for all members what follows their products.
 
-Under vmap, torch adds biases by an operation that broadcasts slowly, and sums their gradients by one more that reads
-all gradients again. Here a product is read once on its way forward, and the gradient once on its way back.
+It adds a bias, applies an activation, and adds the result to another tensor. Under vmap, torch adds biases by an
+operation that broadcasts slowly, and sums their gradients by one more that reads all gradients again. Here a product is
+read once on its way forward, and the gradient once on its way back.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch.autograd.function import FunctionCtx
+from torch.nn import functional
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
@@ -67,7 +68,8 @@ __device__ __forceinline__ float slope(float x)
 }
 
 extern "C" __global__ void forward(
-    const float* product, const float* bias, float* out, int rows, int width, int stride)
+    const float* product, const float* bias, const float* beside, float* out, int rows, int width, int stride,
+    int summed)
 {
     const int column = (blockIdx.x * LANES + threadIdx.x) * VECTOR;
     if (column >= width) return;
@@ -76,6 +78,10 @@ extern "C" __global__ void forward(
     for (int row = blockIdx.y * ABREAST + threadIdx.y; row < rows; row += gridDim.y * ABREAST) {
         Some some = *(const Some*)(product + first + (long long)row * width);
         for (int at = 0; at < VECTOR; ++at) some.at[at] = value(some.at[at] + add.at[at]);
+        if (summed) {
+            const Some other = *(const Some*)(beside + first + (long long)row * width);
+            for (int at = 0; at < VECTOR; ++at) some.at[at] += other.at[at];
+        }
         *(Some*)(out + first + (long long)row * width) = some;
     }
 }
@@ -125,13 +131,14 @@ class Kernels:
         self._forward = _compat.compiled_kernel(source, "forward", device)
         self._backward = _compat.compiled_kernel(source, "backward", device)
 
-    def forward(self, product: Table, bias: Table) -> Table:
-        """Return the outcome, given products and biases with a first dimension for the members."""
+    def forward(self, product: Table, bias: Table, beside: Table | None) -> Table:
+        """Return the outcome, given products, biases and addends with a first dimension for the members."""
         out = torch.empty_like(product)
         members, width = len(product), product.shape[-1]
         rows = product.numel() // (members * width)
         grid = self._grid(members, rows, width)
-        self._forward(grid, (LANES, ABREAST, 1), [product, bias, out, rows, width, bias.stride(0)])
+        tensors = [product, bias, product if beside is None else beside, out]
+        self._forward(grid, (LANES, ABREAST, 1), [*tensors, rows, width, bias.stride(0), int(beside is not None)])
         return out
 
     def backward(self, grad: Table, product: Table | None, bias: Table) -> tuple[Table, Table]:
@@ -167,47 +174,42 @@ def _chosen(x: Table, activation: int) -> Kernels:
     return found
 
 
-def linear(x: Table, weight: Table, bias: Table | None = None, activation: str = "") -> Table:
-    """Return the product with weights, the bias added, and the activation applied."""
-    number = ACTIVATIONS.index(activation)
+def linear(x: Table, weight: Table, bias: Table | None = None) -> Table:
+    """Return the product with weights, with the bias added."""
     if bias is None:
-        return _activated(product(x, weight), number)
-    if not _suits(x, weight, bias) or kernels(x.device, vector_of(len(weight)), number) is None:
-        return _activated(torch.nn.functional.linear(x, weight, bias), number)
-    found: Table = Epilogue.apply(product(x, weight), bias, number)  # type: ignore[no-untyped-call]
-    return found
+        return product(x, weight)
+    return epilogue(product(x, weight), bias) if suits(x, weight, bias) else functional.linear(x, weight, bias)
 
 
 def addmm(bias: Table, x: Table, weight: Table, **options: Argument) -> Table:
     """Return a product with a sum, which some libraries write for a linear layer."""
-    layer = bias.ndim == 1 and x.ndim == 2 and len(bias) == weight.shape[1] and not options
-    if not layer or not _suits(x, weight, bias) or kernels(x.device, vector_of(len(bias)), 0) is None:
-        return torch.addmm(bias, x, weight, **options)
-    found: Table = Epilogue.apply(x @ weight, bias, 0)  # type: ignore[no-untyped-call]
+    if not options and is_layer(bias, x, weight) and suits(x, weight, bias):
+        return epilogue(x @ weight, bias)
+    return torch.addmm(bias, x, weight, **options)
+
+
+def is_layer(bias: Table, x: Table, weight: Table) -> bool:
+    """Whether a product with a sum is that of a linear layer."""
+    return bias.ndim == 1 and x.ndim == 2 and len(bias) == weight.shape[1]
+
+
+def suits(x: Table, weight: Table, bias: Table) -> bool:
+    """Whether a layer learns, on a device and in a type that there are kernels for."""
+    learns = weight.requires_grad and bias.requires_grad and x.numel() > 0 and launchable(x, weight, bias)
+    return learns and kernels(x.device, vector_of(len(bias)), 0) is not None
+
+
+def epilogue(product: Table, bias: Table, activation: int = 0, beside: Table | None = None) -> Table:
+    """Add a bias to a product, apply an activation, and add something else."""
+    found: Table = Epilogue.apply(product, bias, beside, activation)  # type: ignore[no-untyped-call]
     return found
-
-
-def _suits(x: Table, weight: Table, bias: Table) -> bool:
-    """Whether a layer learns, on a device and in a type that kernels are made for."""
-    return weight.requires_grad and bias.requires_grad and x.numel() > 0 and launchable(x, weight, bias)
-
-
-def _activated(x: Table, activation: int) -> Table:
-    match ACTIVATIONS[activation]:
-        case "relu":
-            return torch.nn.functional.relu(x)
-        case "gelu":
-            return torch.nn.functional.gelu(x)
-        case "tanh-gelu":
-            return torch.nn.functional.gelu(x, approximate="tanh")
-        case _:
-            return x
 
 
 class Context(FunctionCtx):
     """The context of an epilogue: its activation."""
 
     activation: int
+    summed: bool
     saved_tensors: tuple[Table, ...]
 
 
@@ -215,12 +217,14 @@ class Epilogue(torch.autograd.Function):
     """What follows the product of a linear layer."""
 
     @staticmethod
-    def forward(product: Table, bias: Table, activation: int) -> Table:
-        return _forward(product.unsqueeze(0), bias.unsqueeze(0), activation).squeeze(0)
+    def forward(product: Table, bias: Table, beside: Table | None, activation: int) -> Table:
+        other = None if beside is None else beside.unsqueeze(0)
+        return _forward(product.unsqueeze(0), bias.unsqueeze(0), other, activation).squeeze(0)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: Table) -> None:
-        product, bias, ctx.activation = inputs
+        product, bias, beside, ctx.activation = inputs
+        ctx.summed = beside is not None
         ctx.save_for_backward(bias, *([product] if ctx.activation else []))
 
     @staticmethod
@@ -228,12 +232,13 @@ class Epilogue(torch.autograd.Function):
         bias, *product = ctx.saved_tensors
         inputs = grad, bias, product[0] if product else None, ctx.activation
         found = EpilogueBackward.apply(*inputs)  # type: ignore[no-untyped-call]
-        return *found, None
+        return *found, grad if ctx.summed else None, None
 
     @staticmethod
     def vmap(info: VmapInfo, dims: Sequence[int | None], *inputs: Argument) -> tuple[Table, int]:
-        product, bias = in_front(info, dims, inputs[:2])
-        return _forward(product, bias, inputs[2]), 0
+        *tensors, activation = inputs
+        product, bias, *beside = in_front(info, dims, [one for one in tensors if one is not None])
+        return _forward(product, bias, beside[0] if beside else None, activation), 0
 
 
 class EpilogueBackward(Forgetful):
@@ -254,8 +259,9 @@ class EpilogueBackward(Forgetful):
         return _backward(grad, bias, product[0] if product else None, activation), (0, 0)
 
 
-def _forward(product: Table, bias: Table, activation: int) -> Table:
-    return _chosen(product, activation).forward(whole(product), aligned(bias))
+def _forward(product: Table, bias: Table, beside: Table | None, activation: int) -> Table:
+    other = None if beside is None else whole(beside)
+    return _chosen(product, activation).forward(whole(product), aligned(bias), other)
 
 
 def _backward(grad: Table, bias: Table, product: Table | None, activation: int) -> tuple[Table, Table]:
@@ -263,41 +269,15 @@ def _backward(grad: Table, bias: Table, product: Table | None, activation: int) 
     return _chosen(grad, activation).backward(whole(grad), before, aligned(bias))
 
 
-# ------------------------------------------------------------------------------------------------- layers with both
+# -------------------------------------------------------------------------------------------------------- activations
 
 
-class Activated(torch.nn.Module):
-    """A linear layer with the activation that follows it."""
-
-    def __init__(self, layer: torch.nn.Linear, activation: str) -> None:
-        super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-        self._activation = activation
-
-    def forward(self, x: Table) -> Table:
-        return linear(x, self.weight, self.bias, self._activation)
-
-
-def join_activations(model: torch.nn.Module) -> None:
-    """Join each linear layer of a sequence with the activation after it. Parameters keep their names.
-
-    Activations that a library composes of many operations become one.
-    """
+def replace_composed(model: torch.nn.Module) -> None:
+    """Let activations that a library composes of many operations be one."""
     for module in list(model.modules()):
         for name, child in _compat.children(module):
             if f"{type(child).__module__}.{type(child).__qualname__}" in COMPOSED and not _compat.has_hooks(child):
                 setattr(module, name, torch.nn.GELU(approximate="tanh"))
-    for sequence in [module for module in model.modules() if type(module) is torch.nn.Sequential]:
-        for (name, layer), (next_name, then) in itertools.pairwise(_compat.children(sequence)):
-            activation = activation_of(then)
-            if (
-                type(layer) is torch.nn.Linear
-                and activation
-                and not _compat.has_hooks(layer)
-                and not _compat.has_hooks(then)
-            ):
-                setattr(sequence, name, Activated(layer, activation))
-                setattr(sequence, next_name, torch.nn.Identity())
 
 
 def activation_of(module: torch.nn.Module) -> str:

@@ -1,7 +1,8 @@
 """Layer norm of stacked models on CUDA, with the weights and biases of all members: one kernel in each direction.
 
 A row is read once in either direction: a warp holds it in registers. Sums over the rows of a member, the gradients of
-its weights, are made on the way back.
+its weights, are made on the way back. So is the sum with the gradient that comes from elsewhere: what is normalized is
+often used beside its norm, as the residual of a layer, and is therefore returned as well.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ extern "C" __global__ void forward(
 }
 
 extern "C" __global__ void backward(
-    const float* grads, const float* x, const float* weights, const float* means, const float* scales, float* out,
-    float* weight_sums, float* bias_sums, int rows, int weight_stride)
+    const float* grads, const float* x, const float* weights, const float* means, const float* scales,
+    const float* besides, float* out, float* weight_sums, float* bias_sums, int rows, int weight_stride, int summed)
 {
     __shared__ float4 parts[WARPS][QUARTERS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -114,9 +115,14 @@ extern "C" __global__ void backward(
         for (int held = 0; held < HELD; ++held) {
             if (lane + 32 * held >= QUARTERS) continue;
             const float4 part = normal[held], back = grad[held];
-            ((float4*)(out + place * WIDTH))[lane + 32 * held] = make_float4(
+            float4 found = make_float4(
                 scale * (back.x - sum - part.x * product), scale * (back.y - sum - part.y * product),
                 scale * (back.z - sum - part.z * product), scale * (back.w - sum - part.w * product));
+            if (summed) {
+                const float4 other = ((const float4*)(besides + place * WIDTH))[lane + 32 * held];
+                found.x += other.x; found.y += other.y; found.z += other.z; found.w += other.w;
+            }
+            ((float4*)(out + place * WIDTH))[lane + 32 * held] = found;
         }
     }
     for (int which = 0; which < 2; ++which) {
@@ -164,15 +170,21 @@ class Kernels:
         self._forward(grid, (LANES * WARPS, 1, 1), [x, weight, bias, out, means, scales, *numbers])
         return out, means, scales
 
-    def backward(self, grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, Table, Table]:
-        """Return the gradients of what was normalized, of the weights and of the biases."""
-        grad, x = whole(grad), whole(x)
+    def backward(
+        self, grad: Table, x: Table, weight: Table, means: Table, scales: Table, beside: Table | None
+    ) -> tuple[Table, Table, Table]:
+        """Return the gradients of what was normalized, of the weights and of the biases.
+
+        ``beside`` is the gradient of what was normalized that comes from elsewhere.
+        """
+        grad, x, other = whole(grad), whole(x), None if beside is None else whole(beside)
         members, rows = len(x), x.numel() // (len(x) * self._width)
         grid = self._grid(members, rows)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         sums = [x.new_empty(members, grid[0], self._width) for _ in range(2)]
-        tensors = [grad, x, weight, means.contiguous(), scales.contiguous(), out, *sums]
-        self._backward(grid, (LANES * WARPS, 1, 1), [*tensors, rows, weight.stride(0)])
+        given = [grad, x, weight, means.contiguous(), scales.contiguous(), grad if other is None else other]
+        numbers = [rows, weight.stride(0), int(other is not None)]
+        self._backward(grid, (LANES * WARPS, 1, 1), [*given, out, *sums, *numbers])
         of_weight, of_bias = (each.sum(1) for each in sums)
         return out, of_weight, of_bias
 
@@ -196,15 +208,19 @@ def takes(width: int) -> bool:
     return width % 4 == 0 and width <= WIDEST
 
 
-def layer_norm(x: Table, shape: Sequence[int], weight: Table, bias: Table, eps: float) -> Table | None:
-    """Return the layer norm; None if there is no kernel for it."""
-    width = math.prod(shape)
+def layer_norm(
+    x: Table, normalized_shape: Sequence[int], weight: Table | None = None, bias: Table | None = None, eps: float = 1e-5
+) -> tuple[Table, Table] | None:
+    """Return the layer norm, and what is to be used instead of ``x`` from now on; None if there is no kernel for it."""
+    if weight is None or bias is None:
+        return None
+    width = math.prod(normalized_shape)
     if not launchable(x, weight, bias) or not takes(width):
         return None
     if not x.numel() or kernels(x.device, width) is None:
         return None
-    found: Table = Norm.apply(x, weight, bias, eps)[0]  # type: ignore[no-untyped-call]
-    return found
+    found, _, _, same = Norm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
+    return found, same
 
 
 class Context(FunctionCtx):
@@ -214,7 +230,7 @@ class Context(FunctionCtx):
 
 
 class Norm(torch.autograd.Function):
-    """Layer norm, and what its backward pass needs: means and inverse deviations."""
+    """Layer norm, what its backward pass needs, means and inverse deviations, and what is normalized."""
 
     @staticmethod
     def forward(x: Table, weight: Table, bias: Table, eps: float) -> tuple[Table, ...]:
@@ -223,44 +239,53 @@ class Norm(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
-        ctx.save_for_backward(*inputs[:2], *output[1:])
-        ctx.mark_non_differentiable(*output[1:])
+        _, means, scales, _ = output
+        ctx.save_for_backward(*inputs[:2], means, scales)
+        ctx.mark_non_differentiable(means, scales)
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Context, grad: Table, *_: None) -> tuple[Table | None, ...]:
-        return *NormBackward.apply(grad, *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
+    def backward(
+        ctx: Context, grad: Table | None, means: None, scales: None, beside: Table | None
+    ) -> tuple[Table | None, ...]:
+        if grad is None:
+            return beside, None, None, None
+        return *NormBackward.apply(grad, *ctx.saved_tensors, beside), None  # type: ignore[no-untyped-call]
 
     @staticmethod
     def vmap(
         info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
     ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
-        return _forward(*in_front(info, dims, inputs[:3]), eps=inputs[3]), (0, 0, 0)
+        return _forward(*in_front(info, dims, inputs[:3]), eps=inputs[3]), (0, 0, 0, 0)
 
 
 class NormBackward(Forgetful):
     """The gradients of what is normalized, of the weights and of the biases."""
 
     @staticmethod
-    def forward(grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, ...]:
-        found = _backward(*(one.unsqueeze(0) for one in (grad, x, weight, means, scales)))
-        return tuple(one.squeeze(0) for one in found)
+    def forward(
+        grad: Table, x: Table, weight: Table, means: Table, scales: Table, beside: Table | None
+    ) -> tuple[Table, ...]:
+        tensors = [one for one in (grad, x, weight, means, scales, beside) if one is not None]
+        return tuple(one.squeeze(0) for one in _backward(*(one.unsqueeze(0) for one in tensors)))
 
     @staticmethod
     def vmap(
         info: VmapInfo, dims: Sequence[int | None], *inputs: Argument
     ) -> tuple[tuple[Table, ...], tuple[int, ...]]:
-        return _backward(*in_front(info, dims, inputs)), (0, 0, 0)
+        return _backward(*in_front(info, dims, [one for one in inputs if one is not None])), (0, 0, 0)
 
 
 def _forward(x: Table, weight: Table, bias: Table, *, eps: float) -> tuple[Table, ...]:
     found = kernels(x.device, weight[0].numel())
     assert found is not None
-    return found.forward(x, _rows(weight), _rows(bias), eps)
+    return *found.forward(x, _rows(weight), _rows(bias), eps), x.view_as(x)
 
 
-def _backward(grad: Table, x: Table, weight: Table, means: Table, scales: Table) -> tuple[Table, ...]:
+def _backward(
+    grad: Table, x: Table, weight: Table, means: Table, scales: Table, beside: Table | None = None
+) -> tuple[Table, ...]:
     found = kernels(x.device, weight[0].numel())
     assert found is not None
-    out, of_weight, of_bias = found.backward(grad, x, _rows(weight), means, scales)
+    out, of_weight, of_bias = found.backward(grad, x, _rows(weight), means, scales, beside)
     return out, of_weight.view(weight.shape), of_bias.view(weight.shape)

@@ -33,15 +33,10 @@ def layer_norm(
     return found * weight if bias is None else Affine.apply(found, weight, bias)  # type: ignore[no-untyped-call]
 
 
-def layer_norm_by_kernel(
-    x: Table, normalized_shape: Shape, weight: Table | None = None, bias: Table | None = None, eps: float = 1e-5
-) -> Table:
+def layer_norm_by_kernel(x: Table, *args: Argument, **kwargs: Argument) -> Table:
     """Return the layer norm by a kernel of this package, if there is one for it."""
-    if weight is not None and bias is not None:
-        found = norm_kernel.layer_norm(x, normalized_shape, weight, bias, eps)
-        if found is not None:
-            return found
-    return layer_norm(x, normalized_shape, weight, bias, eps)
+    found = norm_kernel.layer_norm(x, *args, **kwargs)
+    return layer_norm(x, *args, **kwargs) if found is None else found[0]
 
 
 def rms_norm(x: Table, normalized_shape: Shape, weight: Table | None = None, eps: float | None = None) -> Table:

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.attention import attend
 from hopfleet.frameworks.torch.engines.stacked.cross_entropy import cross_entropy
+from hopfleet.frameworks.torch.engines.stacked.deferred import Deferred
 from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
 from hopfleet.frameworks.torch.engines.stacked.embeddings import embedding
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument
@@ -63,7 +64,12 @@ class Operations(TorchFunctionMode):
         if func in COMPOSED:
             with self:
                 return COMPOSED[func](*args, **(kwargs or {}))
-        return self._rules.get(func, func)(*args, **(kwargs or {}))
+        return self._apply(func, args, kwargs or {})
+
+    def _apply(
+        self, func: Callable[..., object], args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
+    ) -> object:
+        return self._rules.get(func, func)(*args, **kwargs)
 
 
 def _same(x: Table, *args: Argument, **kwargs: Argument) -> Table:
@@ -106,10 +112,30 @@ class StackedOperations(Operations):
 
     With ``kernels``, for CUDA, attention, norms and linear layers use kernels of this package where they can, and
     gradients of slices are put together in place; a compiler finds its own ways. With ``certain``, nothing is dropped.
+    With ``deferred``, linear layers and norms wait for what follows them. At the end, Escaped is raised if some
+    operation could not be told to wait.
     """
 
-    def __init__(self, kernels: bool = False, certain: bool = False) -> None:
+    def __init__(self, kernels: bool = False, certain: bool = False, deferred: bool = False) -> None:
+        self._deferred = Deferred() if deferred else None
         rules = {**FOLDED, **KERNELS} if kernels else FOLDED
         of_attention = functional.scaled_dot_product_attention
         attention: Rules = {of_attention: _without_dropout(rules[of_attention])}
         super().__init__({**rules, **CERTAIN, **attention} if certain else rules)
+
+    def _apply(
+        self, func: Callable[..., object], args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
+    ) -> object:
+        if self._deferred is None:
+            return super()._apply(func, args, kwargs)
+        if func in self._deferred.rules:
+            return self._deferred.rules[func](*args, **kwargs)
+        return super()._apply(func, self._deferred.present(args), self._deferred.present(dict(kwargs)))
+
+    def result(self, loss: Table) -> Table:
+        """Return a loss that was computed in this context, for use outside of it."""
+        if self._deferred is None:
+            return loss
+        found: Table = self._deferred.present(loss)
+        self._deferred.check()
+        return found

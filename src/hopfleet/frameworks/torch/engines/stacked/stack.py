@@ -7,6 +7,7 @@ and members that stay together keep their tables.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
@@ -18,6 +19,7 @@ from hopfleet.frameworks.torch.capturable import sent
 from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing, shared_pool
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, Proof, StackCache
+from hopfleet.frameworks.torch.engines.stacked.deferred import Escaped
 from hopfleet.frameworks.torch.engines.stacked.gradients import CLOSE, Gradients, alike
 from hopfleet.frameworks.torch.engines.stacked.kernels import SETTINGS, AdamKernel, adam_kernel
 from hopfleet.frameworks.torch.engines.stacked.layout import Group, Layout
@@ -214,9 +216,7 @@ class Stack:
         key = self.gradients.key(batch)
         cache = self._cache.part(StackCache)
         if key not in cache.tried:
-            off, self.onednn = self.gradients.deviation(batch)
-            if off > CLOSE and self.gradients.take_apart():  # the model uses the outcome of a layer by itself
-                off, self.onednn = self.gradients.deviation(batch)
+            off, self.onednn = self._deviation(batch)
             cache.tell(f"trials are stacked; gradients deviate by {off:.0e} of the largest")
             cache.tried[key] = Findings(self.onednn, self.gradients.config)
         findings = cache.tried[key]
@@ -231,6 +231,14 @@ class Stack:
         for session in self.sessions:
             session.kept[Proof] = proof
         return unlike
+
+    def _deviation(self, batch: Batch) -> tuple[float, bool]:
+        """Measure the deviation; if it is large, or cannot be measured, that with every operation by itself."""
+        try:
+            found = self.gradients.deviation(batch)
+        except Escaped:
+            found = math.inf, True
+        return self.gradients.deviation(batch) if found[0] > CLOSE and self.gradients.take_apart() else found
 
     # ------------------------------------------------------------------------------------------ from unit to unit
 
