@@ -119,6 +119,12 @@ def in_lists(m: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.stack(tensors=(first, m.one(second)))
 
 
+def of_some_form(m: Any, x: torch.Tensor) -> torch.Tensor:
+    found = m.one(x)
+    rows, *_, width = found.shape
+    return functional.relu(found) * found.size(0) / (rows * width)
+
+
 def kept(m: Any, x: torch.Tensor) -> torch.Tensor:
     """Return a product by itself."""
     found: torch.Tensor = m.one(x)
@@ -130,6 +136,13 @@ def by_function(m: Any, x: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def by_name(m: Any, x: torch.Tensor) -> torch.Tensor:
+    found = functional.linear(input=x, weight=m.one.weight, bias=m.one.bias)
+    return torch.add(
+        input=functional.relu(input=found), other=functional.layer_norm(input=x, normalized_shape=(WIDTH,))
+    )
+
+
 def by_addmm(m: Any, x: torch.Tensor) -> torch.Tensor:
     rows = x.flatten(0, 1)
     return torch.addmm(m.one.bias, rows, m.one.weight) + rows + torch.addmm(rows[:1], rows, m.two.weight)
@@ -137,7 +150,7 @@ def by_addmm(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 WAYS = (
     *(before, after, several_norms, norm_for_nothing, tapped, in_place, in_place_later, both, twice),
-    *(with_others, in_lists, kept, by_function, by_addmm),
+    *(with_others, in_lists, of_some_form, kept, by_function, by_name, by_addmm),
 )
 
 
@@ -177,7 +190,9 @@ def _tensors(found: Any) -> list[torch.Tensor]:
     return [one for part in found for one in (part.values() if isinstance(part, dict) else [part])]
 
 
-@pytest.mark.parametrize(("work", "launched"), [(before, (4, 2)), (after, (3, 2)), (tapped, (2, 0)), (both, (2, 0))])
+@pytest.mark.parametrize(
+    ("work", "launched"), [(before, (4, 2)), (after, (3, 2)), (tapped, (2, 0)), (both, (2, 0)), (of_some_form, (1, 0))]
+)
 def test_what_follows_a_product_is_left_to_its_kernel(
     work: Any, launched: tuple[int, int], launches: StandIns | None
 ) -> None:

@@ -178,7 +178,7 @@ class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context that notes operations."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: set[Operation] = set()
 
     def __torch_dispatch__(self, func: Operation, types: Value, args: Value = (), kwargs: Value = None) -> Value:

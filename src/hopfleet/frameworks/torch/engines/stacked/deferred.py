@@ -26,6 +26,15 @@ from hopfleet.frameworks.torch.engines.stacked.products import product
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
 
+FORMS = frozenset(
+    {
+        *(torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel, torch.is_floating_point),
+        *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "requires_grad")),
+    }
+)
+"""Operations that ask for the form of a tensor, whatever its values are."""
+
+
 class Escaped(Exception):
     """An operation got a product without its bias, or nothing used a product."""
 
@@ -54,6 +63,7 @@ class Deferred:
             functional.gelu: self._gelu,
             **dict.fromkeys((functional.relu, torch.relu, torch.Tensor.relu), self._relu),
             **dict.fromkeys((torch.add, torch.Tensor.add), self._add),
+            **{func: func for func in FORMS},
         }
 
     def present(self, value: Argument) -> Argument:
@@ -143,7 +153,8 @@ class Deferred:
 
 def _alike(one: Table, other: Argument) -> bool:
     """Whether a tensor can be added to another by a kernel."""
-    return (
-        isinstance(other, torch.Tensor)
-        and (other.shape, other.dtype, other.device) == (one.shape, one.dtype, one.device)
+    return isinstance(other, torch.Tensor) and (other.shape, other.dtype, other.device) == (
+        one.shape,
+        one.dtype,
+        one.device,
     )

@@ -147,7 +147,8 @@ class Gradients:
         with StackedOperations(self._kernels, self._certain, self._deferred) as operations:
             loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
             config.check()
-            return operations.result(loss)
+            found: Table = operations.result(loss)
+            return found
 
     def eager(self, batch: Batch) -> list[Table]:
         """Compute the gradients of all members, in pieces, and their losses, without a program."""

@@ -61,14 +61,15 @@ class Operations(TorchFunctionMode):
         args: tuple[Argument, ...] = (),
         kwargs: Mapping[str, Argument] | None = None,
     ) -> object:
+        kwargs = dict(kwargs or {})
+        if not args and "input" in kwargs:  # the first one of most operations, under a name that rules do not have
+            args = (kwargs.pop("input"),)
         if func in COMPOSED:
             with self:
-                return COMPOSED[func](*args, **(kwargs or {}))
-        return self._apply(func, args, kwargs or {})
+                return COMPOSED[func](*args, **kwargs)
+        return self._apply(func, args, kwargs)
 
-    def _apply(
-        self, func: Callable[..., object], args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
-    ) -> object:
+    def _apply(self, func: Callable[..., object], args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> object:
         return self._rules.get(func, func)(*args, **kwargs)
 
 
@@ -117,20 +118,18 @@ class StackedOperations(Operations):
     """
 
     def __init__(self, kernels: bool = False, certain: bool = False, deferred: bool = False) -> None:
-        self._deferred = Deferred() if deferred else None
         rules = {**FOLDED, **KERNELS} if kernels else FOLDED
         of_attention = functional.scaled_dot_product_attention
         attention: Rules = {of_attention: _without_dropout(rules[of_attention])}
         super().__init__({**rules, **CERTAIN, **attention} if certain else rules)
+        self._deferred = Deferred() if deferred else None
 
-    def _apply(
-        self, func: Callable[..., object], args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
-    ) -> object:
+    def _apply(self, func: Callable[..., object], args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> object:
         if self._deferred is None:
             return super()._apply(func, args, kwargs)
         if func in self._deferred.rules:
             return self._deferred.rules[func](*args, **kwargs)
-        return super()._apply(func, self._deferred.present(args), self._deferred.present(dict(kwargs)))
+        return super()._apply(func, self._deferred.present(args), self._deferred.present(kwargs))
 
     def result(self, loss: Table) -> Table:
         """Return a loss that was computed in this context, for use outside of it."""
