@@ -6,8 +6,8 @@ or leaves all of it to the kernel. In the same way, the gradient of a residual i
 of the norm beside it: whatever uses the residual after the norm uses what the norm returned in its place.
 
 A model does not notice any of this, because all of its operations on tensors pass through the context that asks here
-for their present values. An operation that does not, such as a function with a backward pass of its own, would get a
-product without its bias. Such a product has escaped, and is noticed in the end.
+for their present values. An operation that does not, such as a scripted function, would get a product without its bias.
+Such a product has escaped, and is noticed in the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from hopfleet.frameworks.torch.engines.stacked.folding import Argument
 from hopfleet.frameworks.torch.engines.stacked.linear import ACTIVATIONS, epilogue, is_layer, kernels, suits, vector_of
 from hopfleet.frameworks.torch.engines.stacked.products import product
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
-
 
 FORMS = frozenset(
     {
@@ -76,10 +75,10 @@ class Deferred:
             return value
         while value in self._present:
             value = self._present[value]
-        if (bias := self._lacking.pop(value, None)) is None:
+        if value not in self._lacking:
             return value
-        bias.used = True
-        self._present[value] = found = epilogue(value, bias.value)
+        self._present[value] = found = epilogue(value, self._used(value))
+        del self._lacking[value]
         return found
 
     def check(self) -> None:
