@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
-
-from hopfleet.frameworks.torch._compat import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Operation = Any
 """An operation of torch. Most attributes of its type are private."""

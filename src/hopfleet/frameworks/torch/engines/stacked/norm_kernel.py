@@ -211,7 +211,7 @@ def takes(width: int) -> bool:
 def layer_norm(
     x: Table, normalized_shape: Sequence[int], weight: Table | None = None, bias: Table | None = None, eps: float = 1e-5
 ) -> tuple[Table, Table] | None:
-    """Return the layer norm, and what is to be used instead of ``x`` from now on; None if there is no kernel for it."""
+    """Return the layer norm, and what must be used instead of ``x`` from now on; None if there is no kernel for it."""
     if weight is None or bias is None:
         return None
     width = math.prod(normalized_shape)
