@@ -181,11 +181,11 @@ class Kernels:
         members, rows = len(x), x.numel() // (len(x) * self._width)
         grid = self._grid(members, rows)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        sums = [x.new_empty(members, grid[0], self._width) for _ in range(2)]
+        sums = x.new_empty(2, members, grid[0], self._width)
         given = [grad, x, weight, means.contiguous(), scales.contiguous(), grad if other is None else other]
         numbers = [rows, weight.stride(0), int(other is not None)]
         self._backward(grid, (LANES * WARPS, 1, 1), [*given, out, *sums, *numbers])
-        of_weight, of_bias = (each.sum(1) for each in sums)
+        of_weight, of_bias = sums.sum(2)
         return out, of_weight, of_bias
 
     def _grid(self, members: int, rows: int) -> tuple[int, int, int]:
@@ -211,7 +211,7 @@ def takes(width: int) -> bool:
 def layer_norm(
     x: Table, normalized_shape: Sequence[int], weight: Table | None = None, bias: Table | None = None, eps: float = 1e-5
 ) -> tuple[Table, Table] | None:
-    """Return the layer norm, and what must be used instead of ``x`` from now on; None if there is no kernel for it."""
+    """Return the layer norm, and what stands for ``x`` from now on; None if there is no kernel for it."""
     if weight is None or bias is None:
         return None
     width = math.prod(normalized_shape)
