@@ -223,9 +223,11 @@ def test_attention_and_its_gradients(device: str, causal: bool) -> None:
     grads = torch.autograd.grad(expected.sum(), inputs)
     plain = [tensor.detach() for tensor in inputs]
     query, key, value = plain
-    out, *rest = _compat.attention(query, key, value, None, 0.0, causal, None)
+    out, *rest = _operations.attention(query, key, value, None, 0.0, causal, None)
     torch.testing.assert_close(out, expected.detach(), rtol=1e-3, atol=1e-4)
-    found = _compat.attention_backward(torch.ones_like(out), query, key, value, None, [out, *rest], 0.0, causal, None)
+    found = _operations.attention_backward(
+        torch.ones_like(out), query, key, value, None, [out, *rest], 0.0, causal, None
+    )
     torch.testing.assert_close(found, grads, rtol=1e-3, atol=1e-4)
 
 

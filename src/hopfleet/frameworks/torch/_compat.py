@@ -232,53 +232,7 @@ def own_generator(device: torch.device, generator: torch.Generator) -> Iterator[
         default.graphsafe_set_state(kept)
 
 
-# --------------------------------------------------------------------------------------- attention and cross entropy
-
-
-def attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    rate: float,
-    causal: bool,
-    scale: float | None,
-) -> tuple[torch.Tensor, ...]:
-    """Return the outcome of attention, the logarithms that the backward pass needs, and seed and offset of dropout."""
-    aten, tensors = torch.ops.aten, (query, key, value)
-    if query.is_cuda:
-        return aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
-            *tensors, mask, True, rate, causal, scale=scale
-        )
-    assert mask is None and not rate
-    return aten._scaled_dot_product_flash_attention_for_cpu(*tensors, 0.0, causal, scale=scale)  # type: ignore[no-any-return]
-
-
-def attention_backward(
-    grad: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    found: Sequence[torch.Tensor],
-    rate: float,
-    causal: bool,
-    scale: float | None,
-) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of query, key and value, given all that ``attention`` has ``found``, and its options."""
-    aten, tensors = torch.ops.aten, (grad, query, key, value)
-    out, logs, *chance = found
-    if grad.is_cuda:
-        swapped = [tensor.transpose(1, 2) for tensor in (*tensors, out)]
-        lengths = None, None, query.shape[2], key.shape[2]
-        # Where all three have one shape, their gradients lie side by side.
-        alike = query.shape == key.shape == value.shape
-        options = {"scale": scale, "shared_storage_dqdkdv": alike}
-        inputs = *swapped[:4], mask, swapped[4], *lengths, logs, rate, *chance, int(causal), False
-        grads = aten._efficient_attention_backward(*inputs, **options)
-        return tuple(one.transpose(1, 2) for one in grads[:3])
-    grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
-    return tuple(grads[:3])
+# ----------------------------------------------------------------------------------------------------- cross entropy
 
 
 def cross_entropy_backward(

@@ -105,7 +105,57 @@ def _draws(operation: Operation, arguments: Sequence[Value]) -> bool:
     return place < len(arguments) and bool(arguments[place])
 
 
-# ------------------------------------------------------------------------------------------ the gradient of attention
+# --------------------------------------------------------------------------------------------------------- attention
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    rate: float,
+    causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, ...]:
+    """Return the outcome of attention, the logarithms that the backward pass needs, and seed and offset of dropout."""
+    tensors = query, key, value
+    if query.is_cuda:
+        return _aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
+            *tensors, mask, True, rate, causal, scale=scale
+        )
+    assert mask is None and not rate
+    return _aten._scaled_dot_product_flash_attention_for_cpu(*tensors, 0.0, causal, scale=scale)  # type: ignore[no-any-return]
+
+
+def attention_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    found: Sequence[torch.Tensor],
+    rate: float,
+    causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of query, key and value, given all that ``attention`` has ``found``, and its options.
+
+    Torch chooses in how many parts keys are gone through.
+    """
+    tensors = grad, query, key, value
+    if grad.is_cuda:
+        out, logs, seed, offset = found
+        wanted = True, True, True, False
+        inputs = *tensors, mask, out, logs, seed, offset
+        return _efficient_backward(*inputs, rate, wanted, causal, scale=scale, shares=_alike(query, key, value))[:3]
+    out, logs, *_ = found
+    grads = _aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
+    return tuple(grads[:3])
+
+
+def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether all three have one shape, so that their gradients can lie side by side."""
+    return query.shape == key.shape == value.shape
 
 
 class _Keys:
@@ -127,13 +177,17 @@ def repeatable_attention() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of all operators of torch, one has another kernel now
             _Keys.library.impl(  # type: ignore[no-untyped-call]
-                "_scaled_dot_product_efficient_attention_backward", _efficient_backward, "CUDA"
+                "_scaled_dot_product_efficient_attention_backward", _repeatable_backward, "CUDA"
             )
     before, _Keys.parts = _Keys.parts, 1
     try:
         yield
     finally:
         _Keys.parts = before
+
+
+def _repeatable_backward(*inputs: Value, **options: Value) -> tuple[Value, ...]:
+    return _efficient_backward(*inputs, **options, parts=_Keys.parts)
 
 
 def _efficient_backward(
@@ -152,22 +206,26 @@ def _efficient_backward(
     *,
     scale: float | None = None,
     shares: bool = False,
-) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients of query, key, value and mask; with ``shares``, the first three lie side by side."""
+    parts: int | None = None,
+) -> tuple[Value, ...]:
+    """Return the gradients of query, key, value and mask; with ``shares``, the first three lie side by side.
+
+    Keys are gone through in ``parts``; None leaves that to torch.
+    """
     swapped = [one.transpose(1, 2) for one in (grad, query, key, value, found)]
     lengths = None, None, query.shape[2], key.shape[2]
     inputs = *swapped[:4], mask, swapped[4], *lengths, logs, rate, seed, offset, int(causal), wanted[3]
-    options = {"scale": scale, "num_splits_key": _Keys.parts, **({"shared_storage_dqdkdv": True} if shares else {})}
+    options = {"scale": scale, "num_splits_key": parts, **({"shared_storage_dqdkdv": True} if shares else {})}
     *grads, of_mask = _aten._efficient_attention_backward(*inputs, **options)
     return *(one.transpose(1, 2) for one in grads), of_mask
 
 
-def attention_backward(operation: Operation, *inputs: Value, **options: Value) -> Sequence[torch.Tensor | None]:
+def repeatable_backward(operation: Operation, *inputs: Value, **options: Value) -> Sequence[torch.Tensor | None]:
     """Return the gradients of attention, those of query, key and value side by side where that is possible."""
     _, query, key, value, *_ = inputs
     if not query.is_cuda:
         return operation(*inputs, **options)  # type: ignore[no-any-return]
-    return _efficient_backward(*inputs, **options, shares=query.shape == key.shape == value.shape)
+    return _repeatable_backward(*inputs, **options, shares=_alike(query, key, value))
 
 
 # ------------------------------------------------------------------------------------------- tensors of other classes

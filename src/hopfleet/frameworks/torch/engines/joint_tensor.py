@@ -307,7 +307,7 @@ def _attention(lanes: Lanes, func: Operation, args: Arguments, kwargs: Options) 
     lanes.join()
     merged = [one.table.flatten(0, 1) if isinstance(one, JointTensor) else one for one in args]
     back = func in operations.ATTENTION_BACKWARD
-    found = operations.attention_backward(func, *merged, **kwargs) if back else func(*merged, **kwargs)
+    found = operations.repeatable_backward(func, *merged, **kwargs) if back else func(*merged, **kwargs)
     return [_unmerged(lanes, one) for one in found]
 
 

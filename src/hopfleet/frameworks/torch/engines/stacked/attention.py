@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch.autograd.function import FunctionCtx
 
-from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch import _operations
 from hopfleet.frameworks.torch.engines.stacked import attention_kernel
 from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, folded, in_front, unfolded
@@ -119,7 +119,7 @@ class Attention(torch.autograd.Function):
     ) -> tuple[Table, ...]:
         if by_kernel:
             return attention_kernel.kernels_for(query).forward(query, key, value, causal, scale)
-        return _compat.attention(query, key, value, _expanded(mask, query, key), rate, causal, scale)
+        return _operations.attention(query, key, value, _expanded(mask, query, key), rate, causal, scale)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
@@ -151,7 +151,7 @@ class Backward(Forgetful):
             kernels = attention_kernel.kernels_for(query)
             return kernels.backward(grad, query, key, value, found, causal, scale)
         mask = _expanded(mask, query, key)
-        return _compat.attention_backward(grad, query, key, value, mask, found, rate, causal, scale)
+        return _operations.attention_backward(grad, query, key, value, mask, found, rate, causal, scale)
 
     @staticmethod
     def vmap(
