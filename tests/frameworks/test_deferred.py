@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -41,6 +41,11 @@ class Layers(nn.Module):
         return found
 
 
+class Pair(NamedTuple):
+    one: torch.Tensor
+    other: torch.Tensor
+
+
 class Doubled(torch.autograd.Function):
     """A function with a backward pass of its own."""
 
@@ -74,6 +79,10 @@ def after(m: Any, x: torch.Tensor) -> torch.Tensor:
 def several_norms(m: Any, x: torch.Tensor) -> torch.Tensor:
     x = m.one(x)
     return m.norm(x) * m.other(x) + x
+
+
+def norm_of_inputs(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.norm(x) * x + m.one(x)
 
 
 def norm_for_nothing(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +125,7 @@ def with_others(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 def in_lists(m: Any, x: torch.Tensor) -> torch.Tensor:
     first, second = torch.cat([m.one(x), m.two(x)], -1).chunk(2, -1)
-    return torch.stack(tensors=(first, m.one(second)))
+    return torch.stack(tensors=Pair(first, m.one(second)))
 
 
 def of_some_form(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -149,7 +158,7 @@ def by_addmm(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 WAYS = (
-    *(before, after, several_norms, norm_for_nothing, tapped, in_place, in_place_later, both, twice),
+    *(before, after, several_norms, norm_of_inputs, norm_for_nothing, tapped, in_place, in_place_later, both, twice),
     *(with_others, in_lists, of_some_form, kept, by_function, by_name, by_addmm),
 )
 

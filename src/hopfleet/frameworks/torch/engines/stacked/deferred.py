@@ -12,6 +12,7 @@ Such a product has escaped, and is noticed in the end.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -66,10 +67,13 @@ class Deferred:
         }
 
     def present(self, value: Argument) -> Argument:
-        """Return the present value of a tensor, or of all tensors in a list; anything else as it is."""
-        if type(value) in (list, tuple):
-            return type(value)(map(self.present, value))
-        if type(value) is dict:
+        """Return the present value of a tensor, or of all tensors in a list or a dict; anything else as it is."""
+        if isinstance(value, list | tuple):
+            parts = list(map(self.present, value))
+            if all(map(operator.is_, parts, value)):
+                return value
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        if isinstance(value, dict):
             return {name: self.present(part) for name, part in value.items()}
         if not isinstance(value, torch.Tensor):
             return value
@@ -112,7 +116,9 @@ class Deferred:
         found = norm_kernel.layer_norm(x, *args, **kwargs)
         if found is None:
             return norms.layer_norm(x, *args, **kwargs)
-        normal, self._present[x] = found
+        normal, same = found
+        if x.requires_grad:
+            self._present[x] = same
         return normal
 
     def _relu(self, x: Table, inplace: bool = False) -> Table:
@@ -152,8 +158,6 @@ class Deferred:
 
 def _alike(one: Table, other: Argument) -> bool:
     """Whether a tensor can be added to another by a kernel."""
-    return isinstance(other, torch.Tensor) and (other.shape, other.dtype, other.device) == (
-        one.shape,
-        one.dtype,
-        one.device,
-    )
+    if not isinstance(other, torch.Tensor) or other.shape != one.shape:
+        return False
+    return other.dtype == one.dtype and other.device == one.device
