@@ -44,7 +44,7 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 --numprocesses=$
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
 	$(RUN) -m 'not slow'
 
-test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 10,000 simulated seeds, coverage
+test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 6,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test
 	$(MAKE) --jobs=2 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage
 

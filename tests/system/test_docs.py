@@ -43,10 +43,10 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So
-#: is the guide, the longest page.
-GUIDE = ROOT / "docs" / "guide.md"
+#: are the guide and other pages that run whole experiments.
+LONG = {ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "search", "scheduling")}
 FRAMEWORKS = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
-SLOW = {*EXTEND, *FRAMEWORKS, GUIDE}
+SLOW = {*EXTEND, *FRAMEWORKS, *LONG}
 #: Pages about frameworks whose tests run in sessions of their own.
 ADAPTERS = [page for page in FRAMEWORKS if page.stem != "scikit-learn"]
 SNIPPETS = [

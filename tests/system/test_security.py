@@ -67,24 +67,23 @@ def test_shared_memory_that_somebody_else_has_made_is_not_used(tmp_path: Path) -
 
 
 @functools.cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Every node of the package's code, with the file it is in."""
+    return [(path.name, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))]
+
+
+@functools.cache
 def calls() -> list[tuple[str, str]]:
     """Every call of ``module.function`` in the package, with the file it is in."""
     return [
-        (path.name, ast.unparse(node.func))
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        (name, f"{node.func.value.id}.{node.func.attr}")
+        for name, node in nodes()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
     ]
 
 
 def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
-    imports = {
-        (path.name, alias.name)
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    }
+    imports = {(path, alias.name) for path, node in nodes() if isinstance(node, ast.Import) for alias in node.names}
     pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}
     # What surroundings.py loads has come as a part of the WorkerSpec, which process.py and worker_actor.py load. What
     # recipe.py, bundle.py and workspace.py load lies in a folder that only this user can write to: they ask
