@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from hopfleet.frameworks.torch.engines.stacked.deferred import Escaped
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
-from tests.helpers.stand_in_kernels import StandIns, in_place_of_kernels
+from tests.helpers.stand_in_kernels import StandIns, kernels_or_stand_ins
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 MEMBERS, WIDTH = 3, 8
@@ -166,7 +165,7 @@ WAYS = (
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns | None]:
     """Let stand-ins take the place of kernels where there is no GPU."""
-    with in_place_of_kernels(monkeypatch) if DEVICE == "cpu" else contextlib.nullcontext() as found:
+    with kernels_or_stand_ins(monkeypatch) as found:
         yield found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked import linear, norm_kernel
 from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
-from tests.helpers.stand_in_kernels import in_place_of_kernels
+from tests.helpers.stand_in_kernels import kernels_or_stand_ins
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 MEMBERS = 5
@@ -34,7 +33,7 @@ MODELS: dict[str, Any] = {
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let stand-ins take the place of kernels where there is no GPU."""
-    with in_place_of_kernels(monkeypatch) if DEVICE == "cpu" else contextlib.nullcontext():
+    with kernels_or_stand_ins(monkeypatch):
         yield
 
 

@@ -222,6 +222,11 @@ class StandIns:
         KERNELS[kind](constants, *arguments)
 
 
+def kernels_or_stand_ins(monkeypatch: pytest.MonkeyPatch) -> contextlib.AbstractContextManager[StandIns | None]:
+    """Leave tables to kernels where there is a GPU, and to stand-ins elsewhere."""
+    return contextlib.nullcontext() if torch.cuda.is_available() else in_place_of_kernels(monkeypatch)
+
+
 @contextlib.contextmanager
 def in_place_of_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """Let tables on the CPU be left to stand-ins, where those on CUDA are left to kernels."""
