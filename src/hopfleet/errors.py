@@ -24,9 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hopfleet.safe_text import masked, visible
+
 
 class HopfleetError(Exception):
-    """The root of all errors raised on purpose."""
+    """The root of all errors raised on purpose. Messages drive no terminal and show no password of a URL."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(visible(masked(arg)) if isinstance(arg, str) else arg for arg in args))
 
 
 class UsageError(HopfleetError, ValueError):

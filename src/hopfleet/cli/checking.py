@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,20 +168,43 @@ def task_and_train(results: Results) -> tuple[Task, Any]:
     check_trusted(results.folder)
     recorded, origin = results.definition["task"], results.definition.get("origin") or {}
     live = results.definition["train"].get("live", False)
+    file = Path(origin["file"]) if origin.get("how") in ("run", "script") else None
     if recorded["module"] != "__main__" and recorded["name"] != "FunctionTask" and not live:
+        if file is not None and str(file.parent) not in sys.path:
+            sys.path.append(str(file.parent))  # modules beside the script
         return results.find_task(), None
-    from hopfleet.cli.scripts import enter, load_for_preview
+    from hopfleet.cli.scripts import enter
 
     given = "task=..., train=hop.live(dataset)" if live else "task=..."
     remedy = f"pass the task in Python: hopfleet.runs.replay.replay({results.folder.handle!r}, {given})"
-    if origin.get("how") not in ("run", "script") or not Path(origin["file"]).is_file():
+    if file is None or not file.is_file():
         raise UsageError(f"{results.name}: the file that created its task is unknown or gone; {remedy}")
     enter(origin["cwd"])
-    experiment = load_for_preview(Path(origin["file"]), origin.get("variable", ""), origin.get("arguments", []))
-    made = type(experiment.task).__qualname__
+    task, train = _from_file(results, file, origin, live=live)
+    made = type(task).__qualname__
     if made != recorded["name"]:
-        raise UsageError(f"{results.name}: {origin['file']} now creates {made} instead of {recorded['name']}; {remedy}")
-    return experiment.task, experiment.train if live else None
+        raise UsageError(f"{results.name}: {file} now creates {made} instead of {recorded['name']}; {remedy}")
+    return task, train if live else None
+
+
+def _from_file(results: Results, file: Path, origin: Mapping[str, Any], *, live: bool) -> tuple[Task, Any]:
+    """Return the task and the training data that a file defines, without training.
+
+    A script that makes its experiment below ``if __name__ == "__main__"`` runs again up to its ``fit``, unless its task
+    has no attributes: then another instance of the class is the same task.
+    """
+    from hopfleet.cli.scripts import NoExperiment, load_for_preview, load_task, run_until_fit
+
+    arguments = origin.get("arguments", [])
+    try:
+        experiment = load_for_preview(file, origin.get("variable", ""), arguments)
+    except NoExperiment:
+        if origin["how"] != "script":
+            raise
+        if results.definition.get("bare_task", False) and not live:
+            return load_task(file, results.definition["task"]["name"]), None
+        experiment = run_until_fit(file, arguments, results.folder, results.name)
+    return experiment.task, experiment.train
 
 
 def _replay_json(found: Replay) -> dict[str, object]:

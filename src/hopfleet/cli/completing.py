@@ -7,8 +7,8 @@ import contextlib
 import typer
 
 from hopfleet.errors import HopfleetError
+from hopfleet.safe_text import visible
 from hopfleet.store.folder import find_run, runs
-from hopfleet.support.text import visible
 
 
 def experiments(incomplete: str) -> list[str]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hopfleet.monitor.wording import size as size
+from hopfleet.safe_text import masked, visible, visible_json
 from hopfleet.support.plain import plain as plain
-from hopfleet.support.text import visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,8 +34,11 @@ def console() -> Console:
 
 
 def echo(text: object = "", *, err: bool = False) -> None:
-    """Print a line on standard output, or with ``err`` on standard error. Control characters become visible."""
-    typer.echo(visible(str(text)), err=err)  # noqa: TID251
+    """Print a line on standard output, or with ``err`` on standard error. Control characters become visible.
+
+    Passwords of URLs are masked.
+    """
+    typer.echo(visible(masked(str(text))), err=err)  # noqa: TID251
 
 
 def facts(pairs: Iterable[tuple[str, object]], *, red: Collection[str] = ()) -> None:
@@ -43,7 +46,7 @@ def facts(pairs: Iterable[tuple[str, object]], *, red: Collection[str] = ()) -> 
 
     Long values are not wrapped, so that paths can be copied.
     """
-    listed = [(visible(name), visible(str(value))) for name, value in pairs]
+    listed = [(visible(name), visible(masked(str(value)))) for name, value in pairs]
     width = max(len(name) for name, _ in listed)
     for name, value in listed:
         first, *rest = value.split("\n")
@@ -56,7 +59,7 @@ def facts(pairs: Iterable[tuple[str, object]], *, red: Collection[str] = ()) -> 
 def print_json(value: Any) -> None:
     """Print a value as strict, indented JSON."""
     text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
-    typer.echo(visible_json(text))  # noqa: TID251
+    typer.echo(visible_json(masked(text)))  # noqa: TID251
 
 
 def json_alone(json: bool) -> AbstractContextManager[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,12 @@ from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
 from hopfleet.experiment.definition import UNDER_RUN
-from hopfleet.experiment.experiment import ADJUST, PREVIEW, RESUME, Adjust, Experiment, FitAvoided
+from hopfleet.experiment.experiment import Experiment
+from hopfleet.experiment.loading import ADJUST, ANY, PREVIEW, RESUME, Adjust, FitAvoided
+from hopfleet.frameworks.base import Task
 from hopfleet.phrases import did_you_mean
-from hopfleet.store.folder import home
+from hopfleet.safe_text import HIDDEN
+from hopfleet.store.folder import RunFolder, home
 
 
 class ScriptFailed(HopfleetError):
@@ -34,13 +38,52 @@ def split_target(target: str, *, wanted: str = "a Python file that defines a hop
     return file.absolute(), variable
 
 
+class NoExperiment(UsageError):
+    """A file that assigns no experiment to a variable."""
+
+
 def load_for_preview(file: Path, variable: str, arguments: Sequence[str] = ()) -> Experiment:
     """Return a file's experiment without training. If the file calls ``fit``, return the first experiment fitted."""
-    os.environ[PREVIEW] = "1"
+    with _without_training(ANY):
+        try:
+            return load_experiment(file, variable, arguments=arguments)[0]
+        except FitAvoided as avoided:
+            return avoided.experiment
+
+
+def load_task(file: Path, name: str) -> Task:
+    """Import a file by its path and return an instance of a task's class in it. Nothing is trained."""
+    with _without_training(ANY):
+        kind = _run(file, UNDER_RUN, None, ()).get(name)
+    if not (isinstance(kind, type) and issubclass(kind, Task)):
+        raise UsageError(f"{file}: has no task {name} any more; restore the file")
+    return kind()
+
+
+def run_until_fit(file: Path, arguments: Sequence[str], run: RunFolder, name: str) -> Experiment:
+    """Run a script as Python does, but only until it fits the experiment of a run folder; return that experiment.
+
+    An experiment without a name takes ``name``. Experiments that were finished before return their results.
+    """
+    with _without_training(str(run.path)):
+        try:
+            run_script(file, arguments, resumed=name)
+        except FitAvoided as avoided:
+            if avoided.experiment.folder.path == run.path:
+                return avoided.experiment
+            raise UsageError(
+                f"{file}: fits {avoided.experiment.name} before {name}, which is not finished; finish it first: "
+                f"python {file.name}"
+            ) from None
+    raise UsageError(f"{file}: ran to its end without fitting {name}; restore its definition")
+
+
+@contextlib.contextmanager
+def _without_training(folder: str) -> Iterator[None]:
+    """Have ``fit`` raise FitAvoided instead of training: for any experiment, or until one of a run folder is fitted."""
+    os.environ[PREVIEW] = folder
     try:
-        return load_experiment(file, variable, arguments=arguments)[0]
-    except FitAvoided as avoided:
-        return avoided.experiment
+        yield
     finally:
         del os.environ[PREVIEW]
 
@@ -71,7 +114,10 @@ def load_experiment(
         return found[variable], variable
     distinct = {id(experiment): name for name, experiment in found.items()}
     if not distinct:
-        raise UsageError(f"{file.name}: has no experiment; assign one to a variable: experiment = hop.Experiment(...)")
+        raise NoExperiment(
+            f"{file.name}: has no experiment; assign one to a variable, experiment = hop.Experiment(...), or start a "
+            f"file that makes it below if __name__ == '__main__' with: python {file.name}"
+        )
     if len(distinct) > 1:
         raise UsageError(f"{file.name}: has several experiments ({listed}); give one: {file.name}:{next(iter(found))}")
     name = next(iter(found))
@@ -98,8 +144,14 @@ def enter(cwd: str) -> None:
         os.chdir(cwd)
 
 
-def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
+def run_script(file: Path, arguments: Sequence[str], *, resumed: str) -> None:
     """Run a script again from the top, so that the experiment named ``resumed`` continues."""
+    if lacking := [argument for argument in arguments if HIDDEN in argument]:
+        given = shlex.join(argument.replace(HIDDEN, "...") for argument in arguments)
+        raise UsageError(
+            f"{resumed}: secrets among the arguments of its script are not stored ({', '.join(lacking)}); start the "
+            f"script yourself, and fit() continues: python {file} {given}"
+        )
     try:
         _run(file, "__main__", resumed, arguments)
     except SystemExit as leave:

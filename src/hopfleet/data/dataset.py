@@ -26,6 +26,7 @@ from hopfleet.data.manifest import FILE, Manifest, read_manifest
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataChanged, DataError
+from hopfleet.safe_text import masked
 
 Batch = dict[str, Any]
 """Columns by name, in order: arrays of shape (rows, *shape), or lists for columns of other kinds."""
@@ -84,7 +85,7 @@ class Dataset:
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {column}" for name, column in self.columns.items())
         rows = "live rows" if self.is_live else "rows"
-        return f"Dataset({self.url!r}, {self.rows:,} {rows} in {len(self)} partitions, {columns})"
+        return f"Dataset({masked(self.url)!r}, {self.rows:,} {rows} in {len(self)} partitions, {columns})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.url, self.manifest, self._items)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from hopfleet.data import manifest
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError, MissingExtra, describe
+from hopfleet.safe_text import HIDDEN
 from hopfleet.support.files import denied, digest, retried
 
 
@@ -25,6 +26,11 @@ def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
     text = os.fspath(url)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
+    if "://" in text and HIDDEN in text:
+        raise DataError(
+            f"{text}: passwords of URLs are not stored; pass the data set with its password again, or keep the "
+            "password where the file system finds it by itself, such as an environment variable"
+        )
     return RemoteFolder(text) if "://" in text else LocalFolder(Path(text).expanduser().absolute())
 
 

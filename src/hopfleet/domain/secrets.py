@@ -13,8 +13,7 @@ from typing import Any
 
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import SpaceError
-
-HIDDEN = "***"
+from hopfleet.safe_text import HIDDEN
 
 _REFERENCE = re.compile(r"\*\*\* \((env|file) ([^\n]+)\)")
 

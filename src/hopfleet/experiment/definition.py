@@ -19,6 +19,7 @@ from hopfleet.errors import ExperimentExists
 from hopfleet.experiment.resources import Data, folds_of
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.results import Results, load
+from hopfleet.safe_text import masked, masked_arguments
 from hopfleet.search.base import name_of
 from hopfleet.store.local import LOCAL
 from hopfleet.support import code_digests
@@ -56,7 +57,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "folds": folds_of(experiment),
         # "exact" and "off" leave no trace in a model.
         "fuse": worker.fuse if worker.fuse == "fast" else "",
-        "store": run.store if run.store != LOCAL else "",
+        "store": masked(run.store) if run.store != LOCAL else "",
         "deterministic": run.deterministic,
         "settings": experiment.task.framework.settings(),
         "strategies": experiment.strategies,
@@ -68,6 +69,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "task": _task_place(experiment.task),
         "code": code_digests.digests(experiment.task),
+        "bare_task": not vars(experiment.task),
         "space": spaces.describe(experiment.space),
         "search": experiment.search.describe(),
         "expected": experiment.search.expected(len(experiment.points)).as_json(),
@@ -84,7 +86,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "backend": experiment.backend.name,
         "device": worker.device,
         "threads": worker.threads,
-        "origin": experiment.origin,
+        "origin": _without_secrets(experiment.origin),
     }
 
 
@@ -198,8 +200,14 @@ def script_origin() -> dict[str, Any]:
     return {}
 
 
+def _without_secrets(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an origin without the secrets among the arguments of a script, which ``hopfleet resume`` asks for."""
+    return {**origin, **({"arguments": masked_arguments(origin["arguments"])} if "arguments" in origin else {})}
+
+
 def _summary(dataset: Dataset) -> dict[str, Any]:
-    summary = {"url": dataset.url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
+    url = masked(dataset.url)
+    summary = {"url": url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
     return summary | ({"live": True} if dataset.is_live else {})
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.forecasting import forecast_of, make_preview, warnings_of
 from hopfleet.experiment.interrupts import interruptible
+from hopfleet.experiment.loading import ADJUST, PREVIEW, RESUME, avoided
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
@@ -56,32 +56,11 @@ from hopfleet.support.background import Chores
 from hopfleet.trackers import TRACKERS
 from hopfleet.ui.companion import show_page, suits_page
 
-RESUME = "HOPFLEET_RESUME"
-"""Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
-
-PREVIEW = "HOPFLEET_PREVIEW"
-"""Environment variable that ``hopfleet run --preview`` sets while it loads a file: ``fit`` must not train."""
-
 LINGER_SECONDS = 0.75
 """Longest time in seconds that workers outlive their controller."""
 
 SHOWN = 64
 """Ended trials that the live view keeps."""
-
-
-Adjust = Callable[["Experiment"], tuple[bool, bool]]
-"""Changes an experiment before it trains, and returns whether to overwrite an earlier one and whether to be quiet."""
-
-ADJUST: ContextVar[Adjust | None] = ContextVar("ADJUST", default=None)
-"""What a command does to each experiment that a user's file fits by itself."""
-
-
-class FitAvoided(HopfleetError):
-    """A file called ``fit`` while it was loaded for a preview."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        super().__init__(f"{experiment.name}: fit() was called while the file was loaded for a preview")
-        self.experiment = experiment
 
 
 @explained
@@ -242,7 +221,7 @@ class Experiment(Signposted):
         """
         arguments.flags(overwrite=overwrite, quiet=quiet, **({} if ui is None else {"ui": ui}))
         if PREVIEW in os.environ:
-            raise FitAvoided(self)
+            return avoided(self, os.environ[PREVIEW])
         if adjust := ADJUST.get():
             replaces, hushed = adjust(self)
             overwrite, quiet = overwrite or replaces, quiet or hushed

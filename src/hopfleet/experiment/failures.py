@@ -6,7 +6,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.errors import AllTrialsFailed
 from hopfleet.runs.results import Results
 from hopfleet.runs.trial_result import TrialResult
-from hopfleet.support.text import visible
+from hopfleet.safe_text import visible
 
 
 def raise_if_all_failed(results: Results) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from hopfleet.errors import Interrupted
+from hopfleet.safe_text import visible
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import has_journal
-from hopfleet.support.text import visible
 
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C ended, by the convention of shells."""

@@ -20,8 +20,8 @@ from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.monitor.history import History
 from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.wording import duration, makespan, plural, size
+from hopfleet.safe_text import visible
 from hopfleet.support.deprecation import deprecated
-from hopfleet.support.text import visible
 
 _SHORT = 0.1  #: seconds; a ratio to a shorter time says nothing
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from hopfleet.monitor.history import History, TrialHistory
 from hopfleet.monitor.terminal.tables import Column, best_text, leaderboard_table
 from hopfleet.monitor.wording import flatten, number, one_line, plural, short, shorten
-from hopfleet.support.text import visible
+from hopfleet.safe_text import visible
 
 _TRIALS = 10  #: rows of a leaderboard
 _COLUMNS = 10  #: columns of a leaderboard, the most important first

@@ -12,7 +12,7 @@ from typing import Any
 from hopfleet.domain.messages import UnitOverdue
 from hopfleet.domain.trial import Config
 from hopfleet.monitor.records import TrialHistory
-from hopfleet.support.text import visible
+from hopfleet.safe_text import visible
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:

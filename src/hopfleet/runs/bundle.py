@@ -39,9 +39,9 @@ from hopfleet.runs.replacing import check_place, difference, put_in_place
 from hopfleet.runs.results import Results
 from hopfleet.runs.sealing import is_sealed, seal
 from hopfleet.runs.verify import find_data
+from hopfleet.safe_text import visible
 from hopfleet.support.files import check_private, digest, read_json, sync, write_text
 from hopfleet.support.plain import plain
-from hopfleet.support.text import visible
 from hopfleet.support.user_code import users_modules
 from hopfleet.support.workspace import beside
 from hopfleet.version import __version__

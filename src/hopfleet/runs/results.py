@@ -21,10 +21,11 @@ from hopfleet.phrases import did_you_mean, shown
 from hopfleet.runs.place import Place
 from hopfleet.runs.state import apply_journal, empty_history
 from hopfleet.runs.trial_result import TrialResult
+from hopfleet.safe_text import visible
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
+from hopfleet.support import code_digests
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.files import read_json
-from hopfleet.support.text import visible
 
 if TYPE_CHECKING:
     from hopfleet.backends.base import Backend
@@ -238,11 +239,19 @@ class Results(Signposted):
             kind = getattr(importlib.import_module(module), name)
             if not (isinstance(kind, type) and issubclass(kind, Task)):
                 raise UsageError(f"{self.folder.definition_file}: {module}.{name} is not a task; {remedy}")
-            return kind()
+            return self._as_recorded(kind(), remedy)
         except UsageError:
             raise
         except Exception as error:
             raise UsageError(f"the task {module}.{name} cannot be created here ({error}); {remedy}") from error
+
+    def _as_recorded(self, task: Task, remedy: str) -> Task:
+        """Return a task that was created without arguments, if its attributes are those of the experiment's task."""
+        code = self.definition.get("code") or {}
+        before, now = (_attributes(digests) for digests in (code, code_digests.digests(task)))
+        if code and (other := sorted(name for name in {*before, *now} if before.get(name) != now.get(name))):
+            raise UsageError(f"the task was created with other values of {', '.join(other)}; {remedy}")
+        return task
 
     def _picture(self, path: str | os.PathLike[str] | None, name: str) -> str | os.PathLike[str]:
         if path is not None:
@@ -255,3 +264,8 @@ class Results(Signposted):
 
     def _repr_html_(self) -> str:
         return results_html(self.history)
+
+
+def _attributes(digests: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests of a task's attributes."""
+    return {name: digest for name, digest in digests.items() if name.startswith("self.")}

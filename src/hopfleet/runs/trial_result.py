@@ -17,9 +17,9 @@ from hopfleet.monitor.history import TrialHistory
 from hopfleet.monitor.page import trial_html
 from hopfleet.phrases import did_you_mean
 from hopfleet.runs.place import Place
+from hopfleet.safe_text import visible
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
-from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:

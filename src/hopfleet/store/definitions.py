@@ -91,6 +91,7 @@ REQUIRED: Mapping[str, Check] = {
 OPTIONAL: Mapping[str, Check] = {
     "settings": _OBJECT,
     "code": _OBJECT,
+    "bare_task": _kind(bool),  # whether the task has no attributes of its own
     "others": _each(_goal),
     "limits": _each(_TEXT),
     "rules": _each(_TEXT),

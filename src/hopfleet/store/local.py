@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hopfleet.domain.messages import Message
-from hopfleet.errors import JournalError
+from hopfleet.errors import JournalError, UsageError
+from hopfleet.safe_text import HIDDEN
 from hopfleet.store.base import JournalStore, Store, VersionStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal, JournalUnfinished
@@ -58,7 +59,13 @@ def open_journal(folder: RunFolder, *, writable: bool = False) -> JournalStore:
 
 def store_of(folder: RunFolder) -> Store:
     """Return the store that a run was made with."""
-    return find_store(folder.definition().get("store", LOCAL) if folder.exists else LOCAL)
+    name = folder.definition().get("store", LOCAL) if folder.exists else LOCAL
+    if HIDDEN in name:
+        raise UsageError(
+            f"{folder.handle}: the password of its store, {name!r}, is not kept in the run folder; call fit() again "
+            "where the experiment is defined"
+        )
+    return find_store(name)
 
 
 def last_message(folder: RunFolder, store: Store) -> tuple[Message | None, int]:

@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
-from hopfleet.support.text import visible
+from hopfleet.safe_text import visible
 
 STORAGE, TEAMS, BATCHES = "storage", "teams", "batches"
 """The parts whose messages a worker also reports to the run: a unit may wait for the storage for long, a model may

@@ -55,6 +55,7 @@ from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
 from hopfleet.data.schema import Schema
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, shown
+from hopfleet.safe_text import masked_parts
 from hopfleet.support.files import sync, write_text
 from hopfleet.support.machine import this_machine
 
@@ -122,7 +123,7 @@ def prepare(
         _check_prepared(opened.dataset, recipe, divide)
     job = {
         "version": 1,
-        "source": opened.identity,
+        "source": masked_parts(opened.identity),
         "recipe": fingerprint(made),
         "partitions": operator.index(partitions),
         "seed": operator.index(seed),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.colors import INK, MUTED, RULE
+from hopfleet.safe_text import visible
 from hopfleet.support.files import trouble
-from hopfleet.support.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,7 +30,7 @@ from hopfleet.monitor.history import History
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_line
 from hopfleet.monitor.wording import duration, number, one_line, overdue, waiting_for
-from hopfleet.support.text import visible
+from hopfleet.safe_text import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from hopfleet.support.text import visible
+from hopfleet.safe_text import visible
 
 
 class Screen(Console):
