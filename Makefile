@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
+.PHONY: help demo test test-all steady slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,12 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 --numprocesses=$
 
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
 	$(RUN) -m 'not slow'
+
+REPEAT ?= 10
+WHAT ?= test
+
+steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy cores, and what failed; or WHAT=slow-tests
+	$(BIN)/python tools/steady.py --repeat $(REPEAT) $(if $(SEED),--seed $(SEED)) $(MAKE) --no-print-directory $(WHAT)
 
 test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 6,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test

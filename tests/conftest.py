@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +17,16 @@ from tests.helpers import warm
 from tests.helpers.cluster.joined import Clusters
 
 try:
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 except ImportError:  # on machines with GPUs, which have what these tests need and little else
     pass
 else:
-    # The same commit gets the same verdict, from everybody; who has time looks for new examples.
-    settings.register_profile("steady", derandomize=True)
-    settings.register_profile("few", derandomize=True, max_examples=10)
-    settings.load_profile("default" if os.environ.get("HOPFLEET_LONG") else "steady")
+    # The same commit gets the same verdict, from everybody, on a busy machine too; who has time looks for new examples.
+    busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("long", busy)
+    settings.register_profile("steady", busy, derandomize=True)
+    settings.register_profile("few", busy, derandomize=True, max_examples=10)
+    settings.load_profile("long" if os.environ.get("HOPFLEET_LONG") else "steady")
 
 
 # What is imported and collected stays: looking for garbage in it would be a tenth of the work of all tests.
@@ -31,6 +34,8 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    if torch := sys.modules.get("torch"):
+        torch.set_warn_always(True)  # or a warning would hit the first test alone, in whatever order they run
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()

@@ -36,7 +36,7 @@ class MySubEpochSpec(hop.SubEpochSpec):
             loss.backward()
             optimizer.step()
         checkpoint["optimizer"] = optimizer.state_dict()
-        return {"loss": float(loss), "note": "not a number"}
+        return {"loss": float(loss.detach()), "note": "not a number"}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, Any]:
         (loss,) = [self.loss(models, batch) for batch in dataloader]

@@ -33,7 +33,7 @@ def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         before = getattr(MemoryFileSystem, name)
 
         def wait(self: Any, *arguments: Any, before: Any = before, **options: Any) -> Any:
-            answers.wait(10)
+            answers.wait(60)
             return before(self, *arguments, **options)
 
         monkeypatch.setattr(MemoryFileSystem, name, wait)

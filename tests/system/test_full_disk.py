@@ -79,7 +79,7 @@ def save(attempt: int, trial: str = "t0001", *, durable: bool = True, saved: int
 
 
 def until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -16,7 +16,7 @@ from hopfleet.store.versions.local import Versions
 from hopfleet.support import files
 from hopfleet.worker.saver import PARTS, Saver
 
-WAIT = 10.0
+WAIT = 60.0
 
 
 class Model:
