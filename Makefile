@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all steady slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
+.PHONY: help demo test test-all steady mutants slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -119,6 +119,13 @@ FAULTS ?= 1000
 
 chaos: $(VENV)/.dev  ## attack everything for long: SEEDS=1000000 simulated experiments, FAULTS=1000 in real processes
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --faults $(FAULTS)
+
+PATHS ?=
+SAMPLE ?=
+SEED ?=
+
+mutants: $(VENV)/.dev  ## bugs in functions that tests do not notice; PATHS="controller store/journal.py" SAMPLE=200 SEED=1
+	$(BIN)/python -m tools.mutants $(PATHS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 cluster-tests: $(VENV)/.dev  # clusters and other paradigms on this machine, with what takes minutes
 	HOPFLEET_LONG=1 $(BIN)/python -m pytest -m slow tests/backends tests/data tests/system/test_paradigms.py

@@ -17,7 +17,7 @@ from tests.helpers import warm
 from tests.helpers.cluster.joined import Clusters
 
 try:
-    from hypothesis import HealthCheck, settings
+    from hypothesis import HealthCheck, Phase, settings
 except ImportError:  # on machines with GPUs, which have what these tests need and little else
     pass
 else:
@@ -26,6 +26,8 @@ else:
     settings.register_profile("long", busy)
     settings.register_profile("steady", busy, derandomize=True)
     settings.register_profile("few", busy, derandomize=True, max_examples=10)
+    # A mutant is killed by any failure, the simplest one or not.
+    settings.register_profile("mutants", busy, derandomize=True, phases=[Phase.explicit, Phase.generate])
     settings.load_profile("long" if os.environ.get("HOPFLEET_LONG") else "steady")
 
 

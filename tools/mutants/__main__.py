@@ -1,0 +1,187 @@
+"""Try mutants of folders with their tests: ``make mutants``, or ``python -m tools.mutants controller store``.
+
+A path is a folder or a file below ``src/hopfleet``, whose tests are below ``tests`` in the folder of the same name.
+What was found is kept in ``build/mutants``, so the next run goes on where this one ended: mutants that a test killed
+stay killed while their file is the same, and survivors are tried again if the tests of their folder have changed.
+
+Survivors that no test can tell from the original are in ``tests/mutants.toml``, with reasons, and do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tools.mutants.campaign import Campaign, Verdict
+from tools.mutants.mutators import Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src/hopfleet"
+FOLDERS = ("controller", "scheduler", "store", "runtime", "search", "data/etl")
+EQUIVALENT = ROOT / "tests/mutants.toml"
+BUILD = ROOT / "build/mutants"
+TERMINAL = os.fdopen(os.dup(1), "w")
+"""Where this tool writes, while pytest captures what tests write."""
+
+
+def equivalent() -> dict[str, str]:
+    """Return reasons by the names of mutants that no test can kill."""
+    found: dict[str, str] = tomllib.loads(EQUIVALENT.read_text())
+    return found
+
+
+def all_mutants(path: str) -> list[Mutant]:
+    """Return the mutants of a folder or file, in the order of files and lines."""
+    place = PACKAGE / path
+    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    if not files:
+        raise SystemExit(f"{path}: must be a folder or file below {PACKAGE.relative_to(ROOT)}")
+    return [mutant for file in files for mutant in mutants(str(file.relative_to(PACKAGE)), file.read_text())]
+
+
+def folder_of(path: str) -> str:
+    """Return the folder whose tests are to notice mutants of a path."""
+    place = PACKAGE / path
+    return str((place.parent if place.is_file() else place).relative_to(PACKAGE))
+
+
+def tests_of(folder: str) -> Path:
+    """Return the folder of tests; those of a folder within may lie in the folder around it."""
+    place = ROOT / "tests" / folder
+    return place if place.is_dir() else tests_of(str(Path(folder).parent))
+
+
+class Records:
+    """What earlier runs found for the same code and tests."""
+
+    def __init__(self, folder: str, *, fresh: bool) -> None:
+        self._file = BUILD / f"{folder.replace('/', '-')}.jsonl"
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            self._file.unlink(missing_ok=True)
+        self._tests = _digest(sorted(tests_of(folder).rglob("*.py")))
+        self._sources: dict[str, str] = {}
+
+    def known(self, chosen: Sequence[Mutant]) -> dict[str, str]:
+        """Return the outcomes by the names of mutants."""
+        by_name = {mutant.name: mutant for mutant in chosen}
+        found = {}
+        for line in self._file.read_text().splitlines() if self._file.exists() else ():
+            told = json.loads(line)
+            mutant = by_name.get(told["name"])
+            if mutant is None or told["source"] != self._source(mutant):
+                continue
+            if told["outcome"] in ("killed", "timeout") or told["tests"] == self._tests:
+                found[mutant.name] = told["outcome"]
+        return found
+
+    def add(self, verdict: Verdict) -> None:
+        mutant = verdict.mutant
+        told = {"name": mutant.name, "outcome": verdict.outcome, "by": verdict.by, "line": mutant.line}
+        told |= {"source": self._source(mutant), "tests": self._tests}
+        with self._file.open("a") as file:
+            file.write(json.dumps(told) + "\n")
+
+    def _source(self, mutant: Mutant) -> str:
+        if mutant.file not in self._sources:
+            self._sources[mutant.file] = _digest([PACKAGE / mutant.file])
+        return self._sources[mutant.file]
+
+
+def _digest(files: Sequence[Path]) -> str:
+    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def try_mutants(path: str, chosen: Sequence[Mutant], processes: int, *, fresh: bool) -> dict[str, str]:
+    """Return the outcomes of mutants by name: killed, timeout, survived or unreached."""
+    folder = folder_of(path)
+    records = Records(folder, fresh=fresh)
+    outcomes = records.known(chosen)
+    left = [mutant for mutant in chosen if mutant.name not in outcomes]
+    _say(f"{path}: {len(chosen)} mutants, {len(outcomes)} of them known from earlier runs")
+    if not left:
+        return outcomes
+    count = len(left)
+
+    def tell(verdict: Verdict) -> None:
+        records.add(verdict)
+        outcomes[verdict.mutant.name] = verdict.outcome
+        done = count - sum(mutant.name not in outcomes for mutant in left)
+        if verdict.outcome in ("survived", "unreached") or done % 50 == 0:
+            _say(f"  {done}/{count} {verdict.outcome}: {verdict.mutant.name} (line {verdict.mutant.line})")
+
+    campaign = Campaign(PACKAGE, left, processes, tell, _say)
+    options = ["-qq", "-m", "not slow", "-p", "no:cacheprovider", "-o", "addopts="]
+    options += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(ROOT), str(tests_of(folder))]
+    if find_spec("hypothesis"):
+        options += ["--hypothesis-profile=mutants"]
+    code = pytest.main(options, plugins=[campaign])
+    for test in campaign.broken:
+        _say(f"  failed without a mutant, and was left out: {test}")
+    missing = [mutant.name for mutant in left if mutant.name not in outcomes]
+    if missing:
+        raise SystemExit(f"pytest ended with {code!r}, and {len(missing)} mutants were not tried")
+    return outcomes
+
+
+def report(path: str, total: int, chosen: Sequence[Mutant], outcomes: dict[str, str]) -> list[str]:
+    """Print the score of a path; return the names of survivors that should have been noticed."""
+    reasons = equivalent()
+    counted = Counter(outcomes[mutant.name] for mutant in chosen if mutant.name not in reasons)
+    known = sum(mutant.name in reasons for mutant in chosen)
+    killed, tried = counted["killed"] + counted["timeout"], counted.total()
+    _say(
+        f"{path}: {killed}/{tried} killed = {killed / max(1, tried):.1%} ({counted['timeout']} by a timeout; "
+        f"{counted['survived']} survived, {counted['unreached']} reached by no test; {known} equivalent) of {total}"
+    )
+    alive = [mutant for mutant in chosen if outcomes[mutant.name] in ("survived", "unreached")]
+    return [
+        f"{PACKAGE.relative_to(ROOT)}/{mutant.file}:{mutant.line} {outcomes[mutant.name]} {mutant.name}"
+        for mutant in alive
+        if mutant.name not in reasons
+    ]
+
+
+def _say(text: str) -> None:
+    print(text, file=TERMINAL, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paths", nargs="*", default=list(FOLDERS))
+    parser.add_argument("--sample", type=int, help="so many mutants of each path; all if not given")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--match", default="", help="only mutants with this text in their name")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
+    asked = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    survivors, lines = [], []
+    for path in asked.paths:
+        chosen = every = [mutant for mutant in all_mutants(path) if asked.match in mutant.name]
+        if asked.sample is not None and asked.sample < len(every):
+            places = random.Random(asked.seed).sample(range(len(every)), asked.sample)
+            chosen = [every[place] for place in sorted(places)]
+        outcomes = try_mutants(path, chosen, asked.processes, fresh=asked.fresh)
+        lines.append((path, len(every), chosen, outcomes))
+    _say("")
+    for line in lines:
+        survivors += report(*line)
+    (BUILD / "survivors.txt").write_text("".join(f"{name}\n" for name in survivors))
+    _say(f"{len(survivors)} survivors: {(BUILD / 'survivors.txt').relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

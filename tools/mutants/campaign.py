@@ -1,0 +1,234 @@
+"""A session of pytest that collects tests once and then runs some of them again and again, in forks of itself.
+
+First each module of tests runs as it is, traced, which tells the lines that each test reaches. Then each mutant is put
+into a fork (``swap.py``), where the tests that reach its line run until one of them fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tools.mutants.forks import TIMEOUT, Job, run
+from tools.mutants.mutators import Mutant
+from tools.mutants.swap import loaded_functions, swap
+
+SURVIVED, KILLED, NOT_APPLICABLE = 0, 1, 3
+"""Exit codes of forks with mutants."""
+
+LEAST_SECONDS, FACTOR = 5.0, 4.0
+"""The limit for the tests of a mutant: these seconds, and this multiple of what they take when traced."""
+
+WAITING = 8.0
+"""How many times the processor time a mutant may take on the wall: it shares cores with others."""
+
+TRACED_SECONDS = 900.0
+"""Limit for a module of tests without mutants."""
+
+
+@dataclass
+class Reached:
+    """What a test reaches when nothing is mutated."""
+
+    seconds: float
+    lines: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutant: Mutant
+    #: One of killed, timeout, survived, unreached.
+    outcome: str
+    #: The test that failed, or what else happened.
+    by: str = ""
+    tests: int = 0
+
+
+@dataclass
+class Campaign:
+    """The plugin; ``mutants`` are tried when the tests have been collected."""
+
+    package: Path
+    mutants: Sequence[Mutant]
+    processes: int
+    tell: Callable[[Verdict], None]
+    say: Callable[[str], None]
+    #: The tests that failed without a mutant, and modules that could not be imported, e.g. for want of a package.
+    broken: list[str] = field(default_factory=list)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.broken.append(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        reached = self._trace(session, items)
+        functions = loaded_functions(self.package)
+        by_line: dict[tuple[str, int], list[str]] = {}
+        for test, found in reached.items():
+            for file, lines in found.lines.items():
+                for line in lines:
+                    by_line.setdefault((file, line), []).append(test)
+
+        def jobs() -> Iterator[Job[Mutant]]:
+            for mutant in self.mutants:
+                tests = sorted(by_line.get((mutant.file, mutant.line), ()), key=lambda test: reached[test].seconds)
+                if not tests:
+                    self.tell(Verdict(mutant, "unreached"))
+                    continue
+                attempt = _Attempt(session, mutant, self.package, functions, [items[test] for test in tests])
+                seconds = LEAST_SECONDS + FACTOR * sum(reached[test].seconds for test in tests)
+                yield Job(mutant, attempt, seconds, WAITING * seconds)
+
+        for ended in run(jobs(), self.processes):
+            self.tell(_verdict(ended.subject, ended.outcome, ended.result))
+        return True
+
+    def _trace(self, session: pytest.Session, items: dict[str, pytest.Item]) -> dict[str, Reached]:
+        """Run all tests, a module in a fork, and return what each of them reaches."""
+        modules: dict[Path, list[pytest.Item]] = {}
+        for item in items.values():
+            modules.setdefault(item.path, []).append(item)
+        self.say(f"{len(items)} tests in {len(modules)} modules: which lines does each reach?")
+        jobs = [
+            Job(path, _Tracing(session, chosen, self.package), TRACED_SECONDS, 2 * TRACED_SECONDS)
+            for path, chosen in modules.items()
+        ]
+        found, imported = dict[str, Reached](), dict[str, None]()
+        for ended in run(jobs, self.processes):
+            if ended.outcome != "0":
+                self.broken.append(f"{ended.subject}: {ended.outcome}")
+                continue
+            told = json.loads(ended.result)
+            self.broken += told["failed"]
+            imported.update(dict.fromkeys(told["imported"]))
+            found |= {test: Reached(**each) for test, each in told["reached"].items()}
+        # What tests import while they run is imported once here, and not in each fork.
+        for name in imported:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        return found
+
+
+def _verdict(mutant: Mutant, outcome: str, result: str) -> Verdict:
+    tests, _, by = result.partition(" ")
+    count = int(tests or 0)
+    if outcome == str(SURVIVED):
+        return Verdict(mutant, "survived", "", count)
+    if outcome == str(NOT_APPLICABLE):
+        return Verdict(mutant, "unreached", by, count)
+    if outcome == TIMEOUT:
+        return Verdict(mutant, "timeout", by, count)
+    return Verdict(mutant, "killed", by or outcome, count)
+
+
+def _protocol(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Run a test, with the fixtures that it shares with the following one; return whether it failed."""
+    # Fixtures of the session are never torn down: the fork ends without them.
+    reports = runtestprotocol(item, log=False, nextitem=following or item.session)  # type: ignore[arg-type]
+    return any(report.failed for report in reports)
+
+
+def _own_folder(session: pytest.Session, folder: Path) -> None:
+    """Let temporary files of tests be in the folder, where they are deleted with it."""
+    session.config._tmp_path_factory._basetemp = folder / "tests"  # type: ignore[attr-defined]
+    (folder / "tests").mkdir()
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for number in (1, 2):
+        os.dup2(quiet, number)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    session: pytest.Session
+    mutant: Mutant
+    package: Path
+    functions: dict[Any, Any]
+    items: Sequence[pytest.Item]
+
+    def __call__(self, folder: Path) -> int:
+        _own_folder(self.session, folder)
+        result = folder / "result"
+        try:
+            swap(self.mutant, self.package / self.mutant.file, self.functions)
+        except (LookupError, SyntaxError, ValueError) as problem:
+            result.write_text(f"0 {problem}")
+            return NOT_APPLICABLE
+        for number, item in enumerate(self.items):
+            following = self.items[number + 1] if number + 1 < len(self.items) else None
+            result.write_text(f"{number + 1} {item.nodeid}")
+            if _protocol(item, following):
+                return KILLED
+        return SURVIVED
+
+
+@dataclass(frozen=True)
+class _Tracing:
+    session: pytest.Session
+    items: Sequence[pytest.Item]
+    package: Path
+
+    def __call__(self, folder: Path) -> int:
+        _own_folder(self.session, folder)
+        before = set(sys.modules)
+        reached, failed = {}, []
+        for number, item in enumerate(self.items):
+            following = self.items[number + 1] if number + 1 < len(self.items) else None
+            began = time.process_time()
+            with _traced(self.package) as lines:
+                wrong = _protocol(item, following)
+            if wrong:
+                failed.append(item.nodeid)
+                continue
+            found: dict[str, list[int]] = {}
+            for file, line in lines:
+                found.setdefault(file, []).append(line)
+            reached[item.nodeid] = {"seconds": time.process_time() - began, "lines": found}
+        imported = [name for name in sys.modules if name not in before and not name.startswith(("tests.", "__"))]
+        told = {"reached": reached, "failed": failed, "imported": imported}
+        (folder / "result").write_text(json.dumps(told))
+        return 0
+
+
+@contextlib.contextmanager
+def _traced(package: Path) -> Iterator[set[tuple[str, int]]]:
+    """Note the lines of a package that are reached, in all threads."""
+    lines = set[tuple[str, int]]()
+    prefix = f"{package}/"
+    names: dict[str, str | None] = {}
+
+    def call(frame: FrameType, event: str, argument: object) -> Any:
+        path = frame.f_code.co_filename
+        if path not in names:
+            names[path] = path.removeprefix(prefix) if path.startswith(prefix) else None
+        file = names[path]
+        if file is None:
+            return None
+
+        def line(frame: FrameType, event: str, argument: object) -> Any:
+            lines.add((file, frame.f_lineno))
+            return line
+
+        return line(frame, event, argument)
+
+    threading.settrace(call)
+    sys.settrace(call)
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)
