@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopfleet.errors import HopfleetError, Interrupted
+from tests.helpers import warm
 
 SCRIPT = """
 import os
@@ -44,15 +45,19 @@ print("after")
 """
 
 
-def run(folder: Path, call: str = "experiment.fit(quiet=True)", times: int = 1) -> subprocess.CompletedProcess[str]:
+def written(folder: Path, call: str = "experiment.fit(quiet=True)", times: int = 1) -> list[str]:
     script = folder / "script.py"
     script.write_text(SCRIPT.format(call=call, times=times))
-    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    return [sys.executable, str(script)]
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_script_ends_in_one_line(own_home: Path, tmp_path: Path, times: int) -> None:
-    done = run(tmp_path, times=times)
+    done = run(written(tmp_path, times=times))
     assert (done.returncode, done.stdout) == (130, "")
     first = "mine was interrupted and can continue:"
     second = "stopped at once; finished units are kept; continue with:"
@@ -61,13 +66,13 @@ def test_a_script_ends_in_one_line(own_home: Path, tmp_path: Path, times: int) -
 
 def test_a_script_that_catches_it_goes_on(own_home: Path, tmp_path: Path) -> None:
     call = "try:\n    experiment.fit(quiet=True)\nexcept KeyboardInterrupt as error:\n    print(type(error).__name__)"
-    done = run(tmp_path, call)
+    done = warm.run(written(tmp_path, call), text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Interrupted\nafter\n", "")
 
 
 def test_other_errors_keep_their_traceback(own_home: Path, tmp_path: Path) -> None:
     call = "try:\n    experiment.fit(quiet=True)\nexcept hop.HopfleetError:\n    raise ValueError('mine')"
-    done = run(tmp_path, call)
+    done = run(written(tmp_path, call))
     assert done.returncode == 1
     assert "Traceback" in done.stderr and done.stderr.endswith("ValueError: mine\n")
 

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,18 +20,15 @@ from tests.helpers import warm
 from tests.helpers.sample_tasks import Everything, Faulty
 
 
-class Warm(FrameworkSuite):
-    starts_cold: tuple[str, ...] = ()
+class Images(FrameworkSuite):
+    module = "torch"
+    _run = staticmethod(warm.run)
 
     @pytest.fixture(autouse=True)
-    def warm(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Fork processes that compare bits from the warm process, except one that starts as users' processes do."""
-        if "to_the_same_bytes" in request.node.name and request.node.name not in self.starts_cold:
-            monkeypatch.setattr("hopfleet.testing.frameworks.subprocess", SimpleNamespace(run=warm.run))
-
-
-class Images(Warm):
-    module = "torch"
+    def warm(self, request: pytest.FixtureRequest) -> None:
+        """Fork fresh processes from one that has imported what optimizers of PyTorch import, which takes seconds."""
+        if "fresh_process" in request.node.name:
+            request.getfixturevalue("warm_compiler")
 
     def columns(self):
         rng = np.random.default_rng(0)
@@ -40,7 +36,6 @@ class Images(Warm):
 
 
 class TestTorch(Images):
-    starts_cold = ("test_a_fresh_process_continues_to_the_same_bytes",)
     config: ClassVar[dict[str, Any]] = {"optimizer": "adam", "schedule": "cosine"}
     other: ClassVar[dict[str, Any]] = {"optimizer": "sgd", "schedule": "step"}
 
@@ -58,7 +53,9 @@ class TestTorchWithFaults(Images):
         return Faulty()
 
 
-class TestCounting(Warm):
+class TestCounting(FrameworkSuite):
+    """Fresh processes are cold ones here, as users have them."""
+
     config: ClassVar[dict[str, Any]] = {"seconds": 0.0}
     other: ClassVar[dict[str, Any]] = {"seconds": 0.001}
     bad: ClassVar[dict[str, Any]] = {"fault": True}

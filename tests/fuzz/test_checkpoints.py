@@ -11,6 +11,7 @@ from tests.helpers.fuzzing import fuzz
 TARGET = "tests.helpers.fuzz_targets.checkpoints:checkpoint"
 
 
+@pytest.mark.usefixtures("warm_compiler")
 def test_some_damaged_model_files() -> None:
     assert fuzz(TARGET, range(12)).refused > 4
 

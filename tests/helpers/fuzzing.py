@@ -15,7 +15,6 @@ import faulthandler
 import importlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from hopfleet.errors import HopfleetError
 from hopfleet.store.shared_memory import TMPFS
+from tests.helpers import warm
 from tests.helpers.mutation import Mutator
 
 Target = Callable[[Mutator, Path], None]
@@ -51,9 +51,7 @@ def fuzz(target: str, seeds: Sequence[int]) -> Outcome:
     command = [sys.executable, "-m", "tests.helpers.fuzzing", target, json.dumps(list(seeds))]
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=TMPFS if TMPFS.is_dir() else None) as folder:
         environment = os.environ | {"HOPFLEET_HOME": str(Path(folder, "home")), "TMPDIR": folder}
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-        )
+        done = warm.run(command, cwd=ROOT, env=environment, text=True, timeout=LIMIT_SECONDS)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     counts = collections.Counter(line["verdict"] for line in lines)
     began = counts["began"] - counts["harmless"] - counts["refused"] - counts["finding"]
@@ -74,6 +72,7 @@ def _seeds(findings: list[dict[str, object]]) -> list[object]:
 
 def _main(target: str, seeds: Sequence[int]) -> None:
     faulthandler.enable()
+    tempfile.tempdir = None  # a warm process may have chosen another one
     module, _, name = target.partition(":")
     function: Target = getattr(importlib.import_module(module), name)
     for seed in seeds:

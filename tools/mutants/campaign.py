@@ -57,7 +57,7 @@ class Verdict:
     tests: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Campaign:
     """The plugin; ``mutants`` are tried when the tests have been collected."""
 
