@@ -392,7 +392,7 @@ class Owner(Noisy):
     seconds = 0.0
 
     def train(self, model, batches, config):
-        return {"loss": sum(float(self.loss(model, batch)) for batch in batches)}
+        return {"loss": sum(float(self.loss(model, batch).detach()) for batch in batches)}
 
 
 def test_a_task_that_owns_its_loop_is_told_so_once(capfd):
