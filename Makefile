@@ -121,11 +121,13 @@ chaos: $(VENV)/.dev  ## attack everything for long: SEEDS=1000000 simulated expe
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --faults $(FAULTS)
 
 PATHS ?=
+TESTS ?=
 SAMPLE ?=
 SEED ?=
 
 mutants: $(VENV)/.dev  ## bugs in functions that tests do not notice; PATHS="controller store/journal.py" SAMPLE=200 SEED=1
-	$(BIN)/python -m tools.mutants $(PATHS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tools.mutants $(PATHS) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(TESTS),--tests $(TESTS))
 
 cluster-tests: $(VENV)/.dev  # clusters and other paradigms on this machine, with what takes minutes
 	HOPFLEET_LONG=1 $(BIN)/python -m pytest -m slow tests/backends tests/data tests/system/test_paradigms.py

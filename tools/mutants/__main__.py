@@ -17,6 +17,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,12 +66,12 @@ def tests_of(folder: str) -> Path:
 class Records:
     """What earlier runs found for the same code and tests."""
 
-    def __init__(self, folder: str, *, fresh: bool) -> None:
+    def __init__(self, folder: str, tests: Sequence[Path], *, fresh: bool) -> None:
         self._file = BUILD / f"{folder.replace('/', '-')}.jsonl"
         self._file.parent.mkdir(parents=True, exist_ok=True)
         if fresh:
             self._file.unlink(missing_ok=True)
-        self._tests = _digest(sorted(tests_of(folder).rglob("*.py")))
+        self._tests = _digest([file for path in tests for file in (sorted(path.rglob("*.py")) or [path])])
         self._sources: dict[str, str] = {}
 
     def known(self, chosen: Sequence[Mutant]) -> dict[str, str]:
@@ -99,14 +100,19 @@ class Records:
         return self._sources[mutant.file]
 
 
+@dataclass(frozen=True)
+class Options:
+    processes: int
+    fresh: bool
+
+
 def _digest(files: Sequence[Path]) -> str:
     return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
-def try_mutants(path: str, chosen: Sequence[Mutant], processes: int, *, fresh: bool) -> dict[str, str]:
+def try_mutants(path: str, chosen: Sequence[Mutant], tests: Sequence[Path], options: Options) -> dict[str, str]:
     """Return the outcomes of mutants by name: killed, timeout, survived or unreached."""
-    folder = folder_of(path)
-    records = Records(folder, fresh=fresh)
+    records = Records(folder_of(path), tests, fresh=options.fresh)
     outcomes = records.known(chosen)
     left = [mutant for mutant in chosen if mutant.name not in outcomes]
     _say(f"{path}: {len(chosen)} mutants, {len(outcomes)} of them known from earlier runs")
@@ -121,12 +127,12 @@ def try_mutants(path: str, chosen: Sequence[Mutant], processes: int, *, fresh: b
         if verdict.outcome in ("survived", "unreached") or done % 50 == 0:
             _say(f"  {done}/{count} {verdict.outcome}: {verdict.mutant.name} (line {verdict.mutant.line})")
 
-    campaign = Campaign(PACKAGE, left, processes, tell, _say)
-    options = ["-qq", "-m", "not slow", "-p", "no:cacheprovider", "-o", "addopts="]
-    options += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(ROOT), str(tests_of(folder))]
+    campaign = Campaign(PACKAGE, left, options.processes, tell, _say)
+    arguments = ["-qq", "-m", "not slow", "-p", "no:cacheprovider", "-o", "addopts="]
+    arguments += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(ROOT), *map(str, tests)]
     if find_spec("hypothesis"):
-        options += ["--hypothesis-profile=mutants"]
-    code = pytest.main(options, plugins=[campaign])
+        arguments += ["--hypothesis-profile=mutants"]
+    code = pytest.main(arguments, plugins=[campaign])
     for test in campaign.broken:
         _say(f"  failed without a mutant, and was left out: {test}")
     missing = [mutant.name for mutant in left if mutant.name not in outcomes]
@@ -162,6 +168,7 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", default=list(FOLDERS))
     parser.add_argument("--sample", type=int, help="so many mutants of each path; all if not given")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--tests", nargs="+", type=Path, help="tests to run in place of those of the folder")
     parser.add_argument("--match", default="", help="only mutants with this text in their name")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
@@ -173,7 +180,8 @@ def main() -> int:
         if asked.sample is not None and asked.sample < len(every):
             places = random.Random(asked.seed).sample(range(len(every)), asked.sample)
             chosen = [every[place] for place in sorted(places)]
-        outcomes = try_mutants(path, chosen, asked.processes, fresh=asked.fresh)
+        tests = [tests.resolve() for tests in asked.tests or [tests_of(folder_of(path))]]
+        outcomes = try_mutants(path, chosen, tests, Options(asked.processes, asked.fresh))
         lines.append((path, len(every), chosen, outcomes))
     _say("")
     for line in lines:

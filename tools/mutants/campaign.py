@@ -86,7 +86,8 @@ class Campaign:
 
         def jobs() -> Iterator[Job[Mutant]]:
             for mutant in self.mutants:
-                tests = sorted(by_line.get((mutant.file, mutant.line), ()), key=lambda test: reached[test].seconds)
+                reaching = {test for line in mutant.lines for test in by_line.get((mutant.file, line), ())}
+                tests = sorted(reaching, key=lambda test: (reached[test].seconds, test))
                 if not tests:
                     self.tell(Verdict(mutant, "unreached"))
                     continue

@@ -37,7 +37,8 @@ class Mutant:
     file: str
     function: str
     change: str
-    line: int
+    #: The lines of the statement up to the change: a test that reaches one of them may notice.
+    lines: range
     path: tuple[Step, ...]
     depth: int
     replacement: ast.AST
@@ -45,6 +46,10 @@ class Mutant:
     @property
     def name(self) -> str:
         return f"{self.file}::{self.function}: {self.change}"
+
+    @property
+    def line(self) -> int:
+        return self.lines[-1]
 
     @property
     def default(self) -> Step | None:
@@ -64,8 +69,8 @@ class Mutant:
         assert isinstance(function, Function)
         # Nothing else of the module is compiled, but its class, whose name methods may need.
         _leave_alone(tree, self.path[: self.depth])
-        line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-        return _find(compile(ast.fix_missing_locations(tree), filename, "exec"), function.name, line)
+        compiled = compile(ast.fix_missing_locations(tree), filename, "exec")
+        return _find(compiled, function.name, _first_line(function))
 
 
 def _follow(tree: ast.AST, path: tuple[Step, ...]) -> ast.AST:
@@ -100,10 +105,12 @@ def _find(code: CodeType, name: str, line: int) -> CodeType:
 
 def mutants(file: str, source: str) -> list[Mutant]:
     """Return all mutants of a module, in the order of its lines."""
-    tree, lines, counted = ast.parse(source), source.splitlines(), Counter[tuple[str, str]]()
+    tree, texts, counted = ast.parse(source), source.splitlines(), Counter[tuple[str, str]]()
     found = []
     for node, function, path in _inside(tree, "", ()):
-        text, depth = lines[getattr(node, "lineno", 1) - 1].strip(), _depth(tree, path)
+        depth = _depth(tree, path)
+        lines = _lines(tree, path, depth)
+        text = texts[lines[-1] - 1].strip()
         if "pragma: no cover" in text:
             continue
         for replacement in _replacements(node):
@@ -114,10 +121,28 @@ def mutants(file: str, source: str) -> list[Mutant]:
             if (count := counted[function, change]) > 1:
                 change += f" ({count})"
             ast.copy_location(replacement, node)
-            made = Mutant(file, function, change, getattr(node, "lineno", 1), path, depth, replacement)
+            made = Mutant(file, function, change, lines, path, depth, replacement)
             if made.default is None or (isinstance(node, ast.Constant) and len(path) == depth + 2):
                 found.append(made)
     return found
+
+
+def _lines(tree: ast.AST, path: tuple[Step, ...], depth: int) -> range:
+    function = _follow(tree, path[:depth])
+    assert isinstance(function, Function)
+    if path[depth] == ("args", None):  # which no line of the function tells
+        first = _first_line(function)
+        return range(first, first + 1)
+    nodes = [_follow(tree, path[:length]) for length in range(depth, len(path) + 1)]
+    statement = [node for node in nodes if isinstance(node, ast.stmt)][-1]
+    node = nodes[-1]
+    end = node.test if isinstance(node, ast.If | ast.While) else node
+    last = getattr(end.target if isinstance(end, ast.comprehension) else end, "lineno", statement.lineno)
+    return range(statement.lineno, last + 1)
+
+
+def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
 
 
 def _depth(tree: ast.AST, path: tuple[Step, ...]) -> int:
@@ -154,6 +179,8 @@ def _inside(node: ast.AST, function: str, path: tuple[Step, ...]) -> Iterator[tu
 def _named(
     node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, outer: str, path: tuple[Step, ...]
 ) -> Iterator[tuple[ast.AST, str, tuple[Step, ...]]]:
+    if all(_is_docstring(statement) for statement in node.body):
+        return  # a declaration
     name = f"{outer}.{node.name}" if outer else node.name
     yield from _inside(node, name if isinstance(node, ast.ClassDef) else f"{name}()", path)
 
