@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import math
 import os
 import signal
@@ -17,7 +19,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import JournalError
+from hopfleet.errors import Interrupted, JournalError
 from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
@@ -25,6 +27,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
 from hopfleet.store.journal import Journal
+from hopfleet.support import files
 from tests.helpers.cluster.chained import chained
 
 START = [m.RunStarted("test")]
@@ -291,10 +294,13 @@ def test_a_journal_that_fails_stops_the_run_before_it_acts(tmp_path):
 def test_interrupts_first_ask_then_raise():
     heard = []
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), Interrupts(lambda: heard.append(1)):
+    with pytest.raises(KeyboardInterrupt), Interrupts(lambda: heard.append(1)) as interrupts:
+        assert isinstance(interrupts, Interrupts)
         os.kill(os.getpid(), signal.SIGINT)
-        assert heard == [1]
+        heard.append(2)
         os.kill(os.getpid(), signal.SIGINT)
+        heard.append(3)
+    assert heard == [1, 2]
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -374,3 +380,45 @@ def test_trouble_of_a_cluster_is_said_once_and_so_is_its_end(capsys: pytest.Capt
     assert backend.looks > 10
     assert shown.count("waiting: the network is down; the run continues when this is resolved") == 1
     assert shown.count("the run continues\n") == 1
+
+
+class FullJournal(SpyJournal):
+    """A journal on a disk that is full for the first attempts."""
+
+    refusals = 2
+
+    def append(self, time, messages):
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().append(time, messages)
+
+
+def full(bench):
+    bench.loop._journal = FullJournal(bench.journal.path, bench.log)
+    return bench.loop._journal
+
+
+def test_a_full_disk_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "FIRST_PAUSE", 0.001)
+    with Bench(tmp_path) as bench, contextlib.closing(full(bench)):
+        assert not bench.loop.stuck and bench.loop.reason == ""
+        assert bench.loop.run(START) is True
+        told, over = bench.of("wait")
+        assert "No space left on device" in told and over == ""
+        assert bench.observer.refreshed, "views go on"
+        validate_history(bench.journaled(), 3)
+
+
+def test_ctrl_c_ends_the_wait_for_a_full_disk(tmp_path):
+    with Bench(tmp_path) as bench, contextlib.closing(full(bench)):
+        bench.loop.drain()
+        with pytest.raises(Interrupted, match=r"No space left on device.*, then resume: all that was journaled is kept"):
+            bench.loop.run(START)
+        assert bench.journaled() == []
+
+
+def test_a_worker_that_waits_for_its_disk_is_stuck(tmp_path):
+    with Bench(tmp_path) as bench:
+        bench.controller.schedule.delayed[7] = "w1"
+        assert bench.loop.stuck is True

@@ -204,7 +204,7 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield _with(node, op=ARITHMETIC[type(node.op)]())
         case ast.Constant():
             yield from _constants(node)
-        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+        case ast.Return(value=ast.expr() as value) if not _is_none_or_bool(value):
             yield ast.Return(ast.Constant(None))
         case ast.Break():
             yield ast.Continue()
@@ -217,6 +217,11 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, CONDITIONS) and not isinstance(node.test, ast.Compare | ast.BoolOp | ast.UnaryOp):
         yield _with(node, test=ast.UnaryOp(ast.Not(), copy.deepcopy(node.test)))
     yield from _statements(node)
+
+
+def _is_none_or_bool(value: ast.expr) -> bool:
+    """Whether a returned value is None, or a bool, which changes as a constant does."""
+    return isinstance(value, ast.Constant) and (value.value is None or isinstance(value.value, bool))
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
