@@ -1,0 +1,85 @@
+"""What is kept in a run folder beside the journal, and what a folder tells of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopfleet.errors import JournalError
+from hopfleet.store.folder import RunFolder, runs
+from tests.helpers.definitions import definition
+
+
+@pytest.fixture
+def folder(own_home: Path) -> RunFolder:
+    made = RunFolder(own_home / "mine")
+    made.create(definition("mine"))
+    return made
+
+
+@pytest.mark.parametrize("part", ["profile", "trial_runs", "prediction"])
+def test_what_was_kept_is_read_again(folder: RunFolder, part: str) -> None:
+    assert not getattr(folder, part)()
+    getattr(folder, f"keep_{part}")({"a": [1.5]})
+    assert getattr(folder, part)() == {"a": [1.5]}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "7"])
+@pytest.mark.parametrize("part", ["profile", "trial_runs", "replays"])
+def test_what_can_be_measured_again_may_be_damaged(folder: RunFolder, part: str, text: str) -> None:
+    getattr(folder, f"{part}_file").write_text(text)
+    assert getattr(folder, part)() == {}
+    folder.prediction_file.write_text(text)
+    with pytest.raises(JournalError, match="cannot be read"):
+        folder.prediction()
+
+
+def test_verdicts_of_replays_are_added(folder: RunFolder) -> None:
+    folder.keep_replays({"t0001": "same", "t0002": "same"})
+    folder.keep_replays({"t0002": "different"})
+    assert folder.replays() == {"t0001": "same", "t0002": "different"}
+
+
+def test_a_folder_runs_while_its_lock_is_held(folder: RunFolder) -> None:
+    assert folder.running is False
+    folder.keep_health({"w1": {}})
+    with folder.lock():
+        folder.keep_health({"w1": {"pid": 7}})
+        assert folder.running is True
+        assert folder.health() == {"w1": {"pid": 7}}
+    assert folder.running is False
+    assert folder.health() == {}
+
+
+def test_models_are_the_saved_versions_of_trials(folder: RunFolder) -> None:
+    assert list(folder.models()) == [] and folder.trained is False
+    kept = folder.checkpoints / "t0001" / "v00004-7.safetensors"
+    for path in (kept, folder.checkpoints / "other" / kept.name, kept.with_suffix(".tmp")):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (folder.checkpoints / "t0002" / kept.name).mkdir(parents=True)
+    assert list(folder.models()) == [kept] and folder.trained is True
+
+
+def test_logs_of_trials_tell_of_training(folder: RunFolder) -> None:
+    (folder.logs / "w1.log").touch()
+    assert folder.trained is False
+    (folder.logs / "t0001.log").touch()
+    assert folder.trained is True
+
+
+def test_runs_are_listed_in_the_order_of_their_definitions(own_home: Path) -> None:
+    assert list(runs()) == []
+    moments: dict[str, Any] = {"b": 300, "a": 200, "c": 100}
+    for name, moment in moments.items():
+        made = RunFolder(own_home / name)
+        made.create(definition(name))
+        os.utime(made.definition_file, (moment, moment))
+    (own_home / "no run").mkdir()
+    assert [run.name for run in runs()] == ["c", "a", "b"]
+    assert [run.handle for run in runs()] == ["c", "a", "b"]
+    assert json.loads(RunFolder(own_home / "a").definition_file.read_text())["name"] == "a"
