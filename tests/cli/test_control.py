@@ -30,9 +30,9 @@ def wait_until(holds: Callable[[hop.Results], object]) -> None:
 
 @pytest.fixture
 def running() -> Iterator[threading.Thread]:
-    """An experiment with slow units."""
+    """An experiment that never ends by itself, however slow this process is."""
     asked = counting(
-        "mine", {"number": hop.grid_search([1, 2]), "seconds": 0.05}, search=hop.Grid(max_epochs=30), **LOCAL
+        "mine", {"number": hop.grid_search([1, 2]), "seconds": 0.05}, search=hop.Grid(max_epochs=300), **LOCAL
     )
     run = threading.Thread(target=lambda: asked.fit(quiet=True))
     run.start()
@@ -62,12 +62,12 @@ def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     assert cli("workers", "mine", "-1").out.endswith("workers\n")
     assert cli("stop", "mine", "4", "--now").out == "t0004 stops now\n"
     assert cli("delete", "mine", "t0004").out == "t0004 and its models are deleted\n"
-    assert cli("extend", "mine", "--epochs", "1").out == "all train until epoch 31\n"
+    assert cli("extend", "mine", "--epochs", "1").out == "all train until epoch 301\n"
     assert cli("resume", "mine").out == "the experiment goes on\n"
     assert cli("resume", "mine").code == 2, "it is running, and not paused"
     assert cli("stop", "mine", "t0001").out == "t0001 stops after what it is doing\n"
     wait_until(lambda results: results["t0001"].state is hop.TrialState.STOPPED)
-    assert cli("resume", "mine", "t0001", "--epochs", "31").out.startswith("t0001 goes on from epoch")
+    assert cli("resume", "mine", "t0001", "--epochs", "301").out.startswith("t0001 goes on from epoch")
     trail = cli("requests", "mine", "--json").json
     assert [request["granted"] for request in trail].count(False) == 1
     assert trail[0] == {**trail[0], "number": 1, "request": "pause", "wish": "pause", "arguments": {}, "granted": True}

@@ -43,10 +43,23 @@ class Steered(Everything):
 
     def train(self, model: Any, batches: Any, config: Mapping[str, Any]) -> Any:
         hold = Path(config["hold"])
-        while hold.exists() and len(batches) > 2:  # not in the check before the run
-            time.sleep(0.01)
+        trained = hold.with_name(f"trained-{config['lr']}")
+        if len(batches) > 2:  # not in the check before the run
+            while _holds(hold, trained):
+                time.sleep(0.01)
+            with trained.open("a") as file:
+                file.write(".")
         time.sleep(0.02)
         return super().train(model, batches, config)
+
+
+def _holds(hold: Path, trained: Path) -> bool:
+    """Whether a trial waits: the file ``hold`` may contain the number of units that each trial trains before."""
+    try:
+        units = int(hold.read_text() or 0)
+        return (trained.stat().st_size if trained.exists() else 0) >= units
+    except FileNotFoundError:
+        return False
 
 
 def experiment(folder: Path, **more: Any) -> hop.Experiment:

@@ -32,7 +32,7 @@ PACKAGE = ROOT / "src/hopfleet"
 FOLDERS = ("controller", "scheduler", "store", "runtime", "search", "data/etl")
 EQUIVALENT = ROOT / "tests/mutants.toml"
 BUILD = ROOT / "build/mutants"
-TERMINAL = os.fdopen(os.dup(1), "w")
+TERMINAL = os.dup(1)
 """Where this tool writes, while pytest captures what tests write."""
 
 
@@ -160,7 +160,7 @@ def report(path: str, total: int, chosen: Sequence[Mutant], outcomes: dict[str, 
 
 
 def _say(text: str) -> None:
-    print(text, file=TERMINAL, flush=True)
+    os.write(TERMINAL, f"{text}\n".encode())
 
 
 def main() -> int:
