@@ -61,13 +61,15 @@ def test_a_script_ends_in_one_line(own_home: Path, tmp_path: Path, times: int) -
     assert (done.returncode, done.stdout) == (130, "")
     first = "mine was interrupted and can continue:"
     second = "stopped at once; finished units are kept; continue with:"
-    assert done.stderr == f"hopfleet: {[first, second][times - 1]} hopfleet resume mine, or call fit() again\n"
+    said = f"hopfleet: {[first, second][times - 1]} hopfleet resume mine, or call fit() again"
+    assert [line for line in done.stderr.splitlines() if "never read config" not in line] == [said]
 
 
 def test_a_script_that_catches_it_goes_on(own_home: Path, tmp_path: Path) -> None:
     call = "try:\n    experiment.fit(quiet=True)\nexcept KeyboardInterrupt as error:\n    print(type(error).__name__)"
     done = warm.run(written(tmp_path, call), text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "Interrupted\nafter\n", "")
+    assert (done.returncode, done.stdout) == (0, "Interrupted\nafter\n")
+    assert not [line for line in done.stderr.splitlines() if "never read config" not in line]
 
 
 def test_other_errors_keep_their_traceback(own_home: Path, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ MISTAKES = [
     typed("workers e 0", "workers='0'", "at least 1", "pause"),
     typed("pause e", "e is not running"),
     typed("verify ee", "'ee'", "no such experiment"),
+    typed("data show empty.py", "empty.py", "is a file, not the folder of a data set", "hopfleet prepare"),
     typed("partition data.csv out", "data.csv", "no such file", "Parquet"),
     typed("partition empty.py out", "empty.py", "cannot be read as a Parquet file", "pandas.read_csv"),
 ]

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from sklearn.linear_model import SGDClassifier
 
 import hopfleet as hop
 from hopfleet.errors import DataError, UsageError
+from hopfleet.trackers import MLflow, WandB
 from tests.helpers.mistakes import Mistake, Right, experiment, fit, task
+
+#: As the adapter of Lightning sees it, without the import of Lightning.
+LIGHTNING = type(
+    "Digits",
+    (type("LightningModule", (), {"__module__": "lightning.pytorch.core.module"}),),
+    {"__repr__": lambda self: "Digits()"},
+)
 
 
 def refused(mistake: str, /, *says: str, **changes: Any) -> Mistake:
@@ -200,6 +209,9 @@ MISTAKES = [
     # The task
     refused("a class as the task", "Right", "must be an instance, e.g. Digits()", mine=Right),
     refused("a model as the task", "task=Linear(", "derived from hop.TorchTask", mine=torch.nn.Linear(1, 1)),
+    refused("a LightningModule as the task", "task=Digits()", "derived from hop.LightningTask", mine=LIGHTNING()),
+    refused("the class of a LightningModule", "Digits", "derived from hop.LightningTask", mine=LIGHTNING),
+    refused("an estimator as the task", "SGDClassifier()", "SklearnTask", "hop.HopSearchCV", mine=SGDClassifier()),
     refused("a function as the task", "task=<function", "derived from hop.TorchTask", mine=lambda config: None),
     # Keywords of other libraries
     unknown("n_trials", 3, "search=hop.Random(trials=16, max_epochs=10)"),
@@ -208,7 +220,26 @@ MISTAKES = [
     unknown("direction", "maximize", "metric='accuracy', mode='max'"),
     unknown("num_workers", 2, "workers=2"),
     unknown("verbose", 0, "fit()"),
+    unknown("checkpoint_every", 60, "run_options=hop.RunOptions(checkpoint_every=...)"),
     unknown("serach", "random", "did you mean 'search'?"),
+    Mistake(
+        "a mode that Weights & Biases does not have",
+        lambda: WandB(mode="offlin"),
+        UsageError,
+        ("mode='offlin'", "did you mean 'offline'?"),
+    ),
+    Mistake(
+        "an MLflow server that does not answer",
+        lambda: fit(callbacks=[MLflow(uri="http://127.0.0.1:9")]),
+        UsageError,
+        ("uri='http://127.0.0.1:9'", "no MLflow server answers", "leave uri out"),
+    ),
+    Mistake(
+        "a dimension of an experiment in HopSearchCV",
+        lambda: hop.HopSearchCV(SGDClassifier(), {"alpha": hop.loguniform(1e-4, 1e-1)}).fit([[1.0]] * 8, [0, 1] * 4),
+        UsageError,
+        ("'alpha'", "loguniform(0.0001, 0.1)", "scipy.stats.loguniform"),
+    ),
     absent("tune", "write hop.Experiment(task, train=..., space=..., search=...).fit()"),
     absent("Tune", "write hop.Experiment("),
     absent("create_study", "write hop.Experiment("),

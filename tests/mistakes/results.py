@@ -197,6 +197,7 @@ MISTAKES = [
     attribute("trials_dataframe", finished, "results.dataframe()"),
     attribute("params", lambda: finished().best, "trial.config"),
     attribute("value", lambda: finished().best, "trial.metrics"),
+    attribute("export", finished, "results.best.export(PATH) for the model"),
     attribute("optimize", experiment, "results = experiment.fit()"),
     attribute("best", experiment, "experiment.fit(), then results.best"),
     Mistake(

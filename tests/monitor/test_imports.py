@@ -11,7 +11,7 @@ import hopfleet.monitor.charts.charts, hopfleet.monitor.frame, hopfleet.monitor.
 heavy = {"rich", "matplotlib", "pandas", "numpy", "scipy", "IPython"} & set(sys.modules)
 ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("hopfleet.")}
 assert not heavy, heavy
-allowed = {"domain", "errors", "monitor", "phrases", "support"}
+allowed = {"domain", "errors", "monitor", "phrases", "safe_text", "support"}
 assert ours <= {f"hopfleet.{name}" for name in allowed}, ours
 """
 

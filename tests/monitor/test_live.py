@@ -127,6 +127,14 @@ def test_a_view_only_reads_its_history(history: History, records: Records) -> No
     assert history.finished and history.counts()[TrialState.COMPLETED] == 7
 
 
+def test_a_quiet_view_shows_warnings_and_nothing_else(history: History, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_view(history, quiet=True) as view:
+        view.note("a note")
+        view.warn("wrong")
+        view.warn("wrong")
+    assert capsys.readouterr() == ("", "hopfleet: wrong\n")
+
+
 def test_plain_lines_say_how_far_the_run_is(history: History, records: Records) -> None:
     lines = plain_lines(history, records)
     standing = [line for line in lines if re.fullmatch(r"\[ *\S.*s\] \d+/12\d units(  eta .+?)?(  best .+)?", line)]

@@ -46,6 +46,11 @@ class LocalFolder:
 
     def manifest(self) -> bytes:
         """Return the text of the manifest. Raise DataError if there is none."""
+        if self.path.is_file():
+            raise DataError(
+                f"{self.path}: is a file, not the folder of a data set; make a data set with "
+                f"hop.prepare({str(self.path)!r}, FOLDER) or hopfleet prepare"
+            )
         if not self.path.is_dir():
             raise DataError(f"{self.path}: no such folder; make a data set with hop.partition(source, folder)")
         path = self.path / manifest.FILE

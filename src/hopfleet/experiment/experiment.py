@@ -22,7 +22,7 @@ from hopfleet.experiment import arguments
 from hopfleet.experiment.checking import check_task
 from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
-from hopfleet.experiment.forecasting import forecast_of, make_preview, warnings_of
+from hopfleet.experiment.forecasting import forecast_of, make_preview, notes_of, warnings_of
 from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.loading import ADJUST, PREVIEW, RESUME, avoided
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
@@ -225,6 +225,8 @@ class Experiment(Signposted):
         if adjust := ADJUST.get():
             replaces, hushed = adjust(self)
             overwrite, quiet = overwrite or replaces, quiet or hushed
+        for callback in self.callbacks:
+            callback.check()
         with interruptible(self.folder):
             return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
@@ -330,6 +332,8 @@ class Experiment(Signposted):
         forecast = forecast_of(self, backend, plan, start.data, self.folder)
         for text in filter(None, [start.warning, *warnings_of(self, forecast)]):
             view.warn(text)
+        for text in notes_of(self, forecast):
+            view.note(text)
         complete = False
         try:
             backend.start(forecast.spec, plan.workers)

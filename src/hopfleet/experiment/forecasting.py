@@ -78,7 +78,11 @@ def warnings_of(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
         yield "SciPy is not installed, so partitions with replicas are not balanced: pip install 'hopfleet[scipy]'"
     for name in forecast.spec.surroundings.stuck:
         yield f"{name} was replaced by the script, but workers import the module anew and see the original"
-    yield from apart(experiment.task, experiment.worker_options.fuse, experiment.batch_size, forecast.configs.values())
+
+
+def notes_of(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
+    """Yield what makes a run slower than the user may expect."""
+    return apart(experiment.task, experiment.worker_options.fuse, experiment.batch_size, forecast.configs.values())
 
 
 def make_preview(

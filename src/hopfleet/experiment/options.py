@@ -125,6 +125,8 @@ def _remedy(keyword: str) -> str:
     """Return what to write instead of an unknown keyword; empty if that is unclear."""
     known = ("train", "valid", "space", "search", "metric", "mode", "constraints", "points", "warm_start", "stop")
     more = ("callbacks", "seed", "name", "workers", "backend", "parallelism", "batch_size", "partitions", _RUN, _WORKER)
+    if keyword in NEW:
+        return f"; pass run_options=hop.RunOptions({keyword}=...)"
     remedy = ELSEWHERE.get(keyword) or did_you_mean(keyword, (*known, *more, *MOVED)).strip()
     return f"; {remedy}" if remedy else ""
 

@@ -239,6 +239,7 @@ class History(Observer):
         self.trained += 1
         trial = self._trial(message.trial)
         trial.units.append(span)
+        self.workers[message.worker].units += 1
         if trial.state is TrialState.PENDING:
             trial.state = TrialState.RUNNING
 
@@ -251,7 +252,6 @@ class History(Observer):
     def _free(self, worker: WorkerView, unit: Unit, span: Span) -> None:
         if worker.doing == unit:
             worker.doing, worker.since, worker.next = worker.next, span.ended, None
-        worker.units += 1
         worker.busy += max(0.0, span.ended - max(span.started, worker.busy_until))
         worker.busy_until = max(worker.busy_until, span.ended)
 
@@ -260,6 +260,7 @@ class History(Observer):
         own = message.version - len(trial.inherited)
         for span in trial.units[own:]:
             span.undone = True
+            self.workers[span.worker].units -= 1
         del trial.units[own:]
 
     def _end_epoch(self, time: float, message: EpochEnded) -> None:

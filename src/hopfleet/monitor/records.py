@@ -162,7 +162,7 @@ class WorkerView:
     doing: Unit | None = None
     since: float = 0.0  #: when the current unit was assigned
     next: Unit | None = None  #: the unit assigned to run after the current one
-    units: int = 0  #: units and evaluations finished
+    units: int = 0  #: trained units that count, as in the progress of the run
     busy: float = 0.0  #: seconds of finished work, overlaps counted once
     busy_until: float = -math.inf
     earlier: float = 0.0  #: seconds present before the current period

@@ -92,6 +92,12 @@ class Callback:
     logged once for each hook and never ends the run. A run that continues does not repeat the calls of earlier runs.
     """
 
+    def check(self) -> None:
+        """Raise UsageError if the callback cannot do its work, e.g. because a server does not answer.
+
+        ``fit`` calls it before anything is trained.
+        """
+
     def on_experiment_begin(self, experiment: ExperimentInfo) -> None:
         """React to the start of a run, before its first unit."""
 

@@ -66,7 +66,7 @@ class SharedMemory:
     @functools.cached_property
     def _name(self) -> str:
         where = f"{_key(self._checkpoints)} {self._checkpoints.resolve()}"
-        return f"hopfleet-{os.getuid()}-{hashlib.sha256(where.encode()).hexdigest()[:16]}"
+        return f"hopfleet-{os.getuid()}-{hashlib.sha256(os.fsencode(where)).hexdigest()[:16]}"
 
     def create(self, process: str = "") -> None:
         """Create the folder, accessible to this user only. Raise OSError if another user's folder is in its place.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopfleet.errors import MissingExtra
+from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.monitor.wording import flatten
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
 from hopfleet.store.folder import RunFolder
@@ -15,6 +17,9 @@ from hopfleet.trackers.base import Tracker
 
 LONGEST_VALUE = 500
 """Characters of a parameter; MLflow refuses longer ones."""
+
+ANSWER_SECONDS = 5.0
+"""Longest wait for a server before a run starts."""
 
 STATES = {"completed": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -36,6 +41,21 @@ class MLflow(Tracker):
         self._metric = ""
         self._runs: dict[str, str] = {}
         self._logged: dict[str, int] = {}  #: the last epoch that the server has, by trial
+
+    def check(self) -> None:
+        """Raise UsageError if the server at the URI does not answer."""
+        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+        place = urllib.parse.urlsplit(uri)
+        if place.scheme not in ("http", "https"):
+            return
+        try:
+            port = place.port or (443 if place.scheme == "https" else 80)
+            socket.create_connection((place.hostname or "", port), timeout=ANSWER_SECONDS).close()
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"uri={uri!r}: no MLflow server answers ({error}); start it, correct the URI, or leave uri out, which "
+                "writes into the run folder"
+            ) from None
 
     def write_begin(self, experiment: ExperimentInfo) -> None:
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI")

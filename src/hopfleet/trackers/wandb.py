@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopfleet.errors import MissingExtra
+from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.phrases import did_you_mean, shown
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
 from hopfleet.trackers.base import Tracker
+
+MODES = ("offline", "online", "disabled", "shared")
+"""What ``wandb.init`` takes as its mode."""
 
 
 class WandB(Tracker):
@@ -23,6 +27,9 @@ class WandB(Tracker):
     def __init__(self, project: str | None = None, mode: str = "offline") -> None:
         super().__init__()
         _wandb()
+        if mode not in MODES:
+            near = did_you_mean(mode, MODES)
+            raise UsageError(f"mode={shown(mode)}: must be one of {', '.join(MODES)}; {near}".rstrip("; "))
         self._project, self._mode = project, mode
         self._experiment: ExperimentInfo | None = None
         self._runs: dict[str, Any] = {}
@@ -45,7 +52,7 @@ class WandB(Tracker):
             project=self._project or experiment.name,
             group=experiment.name,
             name=trial.id,
-            id=hashlib.sha256(name.encode()).hexdigest()[:16],
+            id=hashlib.sha256(os.fsencode(name)).hexdigest()[:16],
             config=dict(trial.config),
             dir=str(self._base(experiment)),
             mode=self._mode,

@@ -62,7 +62,7 @@ class RayPool(Pool):
         self._ours = cluster.connect(None)
         self._ray = cluster.require_ray()
         self._target, self._space = target, space
-        self._key = hashlib.sha256(str(space).encode()).hexdigest()[:16]
+        self._key = hashlib.sha256(os.fsencode(space)).hexdigest()[:16]
         nodes = [node for node in cluster.living() if node.cpus >= 1]
         if not nodes:
             raise DataError("backend='ray': no node of the cluster has a CPU; start one with `ray start`")

@@ -65,7 +65,7 @@ def storage_location(storage: str | None, checkpoints: Path) -> StorageLocation:
     if storage is None:
         return StorageLocation(checkpoints)
     folder = checkpoints.parent
-    name = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    name = f"{folder.name}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
     if "://" in storage and not storage.startswith("file://"):
         return StorageLocation(checkpoints, f"{storage.rstrip('/')}/{name}")
     return StorageLocation(Path(storage.removeprefix("file://")).expanduser().absolute() / name)

@@ -38,6 +38,7 @@ from hopfleet.data import partition
 from hopfleet.domain.placement import CPU
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.space import grid_search
+from hopfleet.domain.space.dimension import Dimension
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions
 from hopfleet.frameworks.sklearn.folds import TEST, TRAIN, FoldsTask, Table, single
@@ -126,7 +127,10 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         scorer, metric = self._scorer()
         X, y = indexable(X, y)  # noqa: N806
         if not self._has_steps():  # which may take anything
-            check_array(X, accept_sparse=True, dtype="numeric", ensure_all_finite=False, estimator=self)
+            finite = "allow-nan" if self.estimator.__sklearn_tags__().input_tags.allow_nan else True
+            check_array(
+                X, accept_sparse=True, dtype="numeric", ensure_all_finite=finite, estimator=last, input_name="X"
+            )
         if y is None and self._estimator_type_needs_y():
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = self._labels(y)
@@ -158,6 +162,11 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
                 )
             if name.rpartition("__")[2] == "max_iter":
                 raise UsageError(f"params: {name!r} has no effect on partial_fit; leave it out, and set epochs")
+            if isinstance(values, Dimension):
+                raise UsageError(
+                    f"params: {name!r} is {values!r}, a dimension of hop.Experiment; give a list of values or, with "
+                    "n_iter, a distribution such as scipy.stats.loguniform(1e-4, 1e-1)"
+                )
             if self.n_iter is None and hasattr(values, "rvs"):
                 raise UsageError(f"params: {name!r} is a distribution; set n_iter, the number of candidates to draw")
         if self.n_iter is None:

@@ -31,6 +31,7 @@ from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_line
 from hopfleet.monitor.wording import duration, number, one_line, overdue, waiting_for
 from hopfleet.safe_text import visible
+from hopfleet.support.logging import messages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -107,13 +108,13 @@ class LiveView(Observer, ABC):
 
 
 class QuietView(LiveView):
-    """A view that shows nothing."""
+    """A view that shows warnings alone."""
 
     def _show(self, message: Message) -> None:
         return
 
     def _show_warning(self, text: str) -> None:
-        return
+        messages().warning(text)
 
     def _show_note(self, text: str) -> None:
         return
