@@ -11,6 +11,7 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.fusion import UNKNOWN, Fusion, companions
 from hopfleet.scheduler.invariants import validate, validate_history
+from hopfleet.scheduler.progress import Setback
 from tests.helpers.schedule_desk import Desk
 from tests.helpers.virtual.driver import Driver
 from tests.helpers.virtual.settings import Fault, Setting, controller_of
@@ -117,7 +118,7 @@ def test_trials_of_another_form_come_all_at_once(most, expected):
 
 def test_who_was_lost_with_a_worker_goes_alone():
     desk = Desk(None, trials=3)
-    desk["t2"].losses.append("killed")
+    desk["t2"].setbacks[Setback.UNIT] = ["killed"]
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t3"]
     assert along(desk, "w1", Unit("t2", 1, 0)) == []
 

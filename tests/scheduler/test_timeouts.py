@@ -5,6 +5,7 @@ from __future__ import annotations
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.progress import Setback
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.timeouts import FACTOR, FLOOR, estimate, limit, shortest
 
@@ -72,7 +73,7 @@ def test_profiling_knows_something_before_anything_was_measured():
 def test_each_loss_makes_the_next_wait_longer():
     desk = Desk()
     desk.train("t1", 0, 1.0)
-    desk.schedule.trials["t1"].losses += ["a", "b"]
+    desk.schedule.trials["t1"].setbacks[Setback.UNIT] = ["a", "b"]
     desk.start("t1", 1)
     assert limit(desk.schedule, desk.slot, "auto") == 4 * FLOOR
 

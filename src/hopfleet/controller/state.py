@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from hopfleet.controller.failures import Failures
-from hopfleet.controller.losses import REMEDY, Losses, ran_too_long
+from hopfleet.controller.losses import Losses, ran_too_long
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
@@ -184,16 +184,15 @@ class State:
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
         stopped, overdue = self.stopped.pop(message.worker, set()), self.schedule.slots[message.worker].overdue
+        saving = self.schedule.saved_by(message.worker)
         running = self._forget_worker(message.worker)
         self.schedule.starting += message.replaced
         # A worker that was told to give up attempts was killed for them; its other units are not to blame.
         blamed = [unit for unit, attempt in running.items() if overdue or not stopped or attempt in stopped]
-        # A trial that was about to end anyway may have been stopped by a person.
-        blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
-        for unit in blamed:
-            self.losses.blame(unit, overdue or message.reason, message.log, REMEDY if overdue else "")
-        if blamed and self.losses.count(message.reason, len(self.schedule.slots) + self.schedule.starting):
+        if self.losses.blame_units(blamed, message, overdue):
             self.touch_all()
+        if not overdue and not stopped:
+            self.losses.blame_saves(saving, [unit.trial for unit in running], message.reason)
 
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
         live = self.schedule.trials.values()
@@ -279,7 +278,7 @@ class State:
         seconds = (message.ended - message.started) * message.share
         self._end_attempt(message.worker, message.attempt)
         self.schedule.finish(message.worker, message.unit, seconds, message.sums)
-        self.losses.clear()
+        self.losses.forgive(message)
         self.failures.prove()
         self.touch(self.schedule.trials[message.trial])
 
@@ -348,7 +347,8 @@ class State:
         progress, version = self.schedule.trials[message.trial], message.ref.version
         if message.worker is not None and self.schedule.runs(message.worker, message.attempt):
             self.schedule.abandon(message.worker, message.trial)
-        self.schedule.lost(message.ref, message.worker, message.attempt)
+        self.schedule.lost(message.ref, message.worker, message.attempt, intact=message.intact)
+        self.losses.blame_load(message)
         if progress.trial.parent is not None and version == progress.base == progress.version and not progress.loadable:
             reason = f"the model of {progress.trial.parent.trial} that it should have started with is lost"
             self.schedule.settle(message.trial, Outcome(TrialState.FAILED, f"{reason}: {message.reason}"))

@@ -7,13 +7,13 @@ from typing import Any
 
 from hopfleet.backends.base import Backend, Supervisor
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Message, RunStarted, RunUnit, VersionLost
-from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import CheckpointError, HopfleetError, JournalError, describe
+from hopfleet.domain.messages import Message, RunStarted, RunUnit
+from hopfleet.errors import HopfleetError, JournalError, describe
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.runtime.callbacks import CallbackObserver
+from hopfleet.runtime.effects import missing_versions
 from hopfleet.runtime.loop import Interrupts, Loop
 from hopfleet.runtime.records import HealthRecord, TrialRecords
 from hopfleet.store.base import JournalStore, VersionStore
@@ -68,8 +68,7 @@ def run_loop(
             f"{journal.path}: cannot be replayed ({describe(error)}); the journal is damaged, or the search has changed"
         ) from error
     loop = Loop(controller, backend, journal, versions, observers)
-    versions.tidy(controller.schedule.files())
-    missing = list(_missing(controller, versions))
+    missing = list(missing_versions(controller.schedule, versions))
     started = RunStarted(__version__, workers, len(journal.requests.pending()), definition)
     with Interrupts(loop.drain):
         complete = loop.run([started, *missing])
@@ -83,13 +82,3 @@ def _recalled(journal: JournalStore, observers: Sequence[Observer]) -> Iterator[
         for recall in recalls:
             recall(when, message)
         yield message
-
-
-def _missing(controller: Controller, versions: VersionStore) -> Iterator[VersionLost]:
-    """Yield the versions that are in the journal but not on the disk."""
-    for name, progress in controller.schedule.trials.items():
-        for version, saved in progress.saved.items():
-            try:
-                versions.find(ref := VersionRef(name, version, saved.attempt))
-            except CheckpointError as error:
-                yield VersionLost(ref, str(error))

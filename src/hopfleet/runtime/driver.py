@@ -161,13 +161,17 @@ class Driver:
         """Journal messages, then act on them, then let observers hear of them."""
         if not messages:
             return
-        now, effects = self.backend.now(), self._effects
+        now = self.backend.now()
         if self._journal is not None:
             self._journal(now, messages)
         for message in messages:
-            effect = effects.get(type(message))
-            if effect is not None:
-                effect(message)
+            self.act(message)
         for message in messages:
             for update in self._updates:
                 update(now, message)
+
+    def act(self, message: Message) -> None:
+        """Do what a message that is journaled leads to."""
+        effect = self._effects.get(type(message))
+        if effect is not None:
+            effect(message)

@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Self, TypeVar
@@ -17,25 +16,20 @@ from typing import Self, TypeVar
 from hopfleet.backends.base import Backend, Cluster, FormsTeams
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
-    CopyVersion,
-    DropVersion,
     Event,
     Finish,
     FormTeams,
     Message,
     RequestMade,
     RunUnit,
-    TrialDeleted,
-    TrialEnded,
     UnitFailed,
     UnitFinished,
     UnitStopped,
-    VersionLost,
-    VersionSaved,
 )
-from hopfleet.errors import CheckpointError, Interrupted
+from hopfleet.errors import Interrupted
 from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.driver import Driver, Effects
+from hopfleet.runtime.effects import VersionEffects
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.support.background import Chores
 from hopfleet.support.files import back_off, trouble
@@ -63,23 +57,29 @@ class Loop:
         self._controller = controller
         self._backend = backend
         self._journal = journal
-        self._versions = versions
         self._observers = observers
         self._request = threading.Event()
         self._chores = Chores()
         #: Events that effects led to, to be taken next.
         self._own: list[Event] = []
-        self._complete = False
-        #: Why the run ended, unless a person asked for the end.
-        self.reason = ""
+        #: The command that ended the run.
+        self._finish = Finish(complete=False)
         self._cluster = backend if isinstance(backend, Cluster) else None
         #: Whether the cluster is in trouble, which observers were told.
         self._troubled = False
         self._stopwatch = Stopwatch()
         #: When each worker began its current unit, on a monotonic clock.
         self._began: dict[str, float] = {}
+        saved = VersionEffects(
+            controller.schedule,
+            versions,
+            chores=self._chores,
+            report=lambda event: self._own.append(event),
+            retry=self._retry,
+        )
+        effects = {**saved.effects(), **self._effects()}
         self._driver = Driver(
-            controller, backend, observers, journal=self._write, effects=self._effects(), refused=self._refuse
+            controller, backend, observers, journal=self._write, effects=effects, refused=saved.refuse
         )
 
     def run(self, first: list[Event]) -> bool:
@@ -106,7 +106,12 @@ class Loop:
             if self._stopwatch.look(stands=controller.stands or self._troubled):
                 driver.step(controller.overdue(self._stopwatch.ages))
             self._refresh()
-        return self._complete
+        return self._finish.complete
+
+    @property
+    def reason(self) -> str:
+        """Why the run ended; empty if a person asked for the end."""
+        return self._finish.reason
 
     @property
     def stuck(self) -> bool:
@@ -130,20 +135,14 @@ class Loop:
     # ----------------------------------------------------------------------------------------------- effects
 
     def _effects(self) -> Effects:
-        """Return the effects beside the calls of the backend."""
+        """Return the effects of messages beside the calls of the backend and those on saved versions."""
         return {
             RunUnit: self._run_unit,
             # A worker with a lookahead unit begins that unit when it reports.
             UnitFinished: lambda event: self._begin(event.worker),
             UnitFailed: lambda event: self._begin(event.worker),
             UnitStopped: lambda event: self._begin(event.worker),
-            # Deleting a large file takes a while; the end of the run tidies up what is left.
-            DropVersion: lambda command: self._chores.add(partial(self._versions.drop, command.ref)),
-            TrialEnded: lambda decision: self._chores.add(partial(self._versions.collect, decision.trial)),
-            TrialDeleted: lambda decision: self._chores.add(partial(self._versions.forget, decision.trial)),
-            CopyVersion: lambda command: self._own.append(self._copied(command)),
             FormTeams: self._form_teams,
-            Finish: self._finish,
         }
 
     def _run_unit(self, command: RunUnit) -> None:
@@ -159,29 +158,11 @@ class Loop:
         self._stopwatch.start(worker)
         self._began[worker] = time.monotonic()
 
-    def _finish(self, command: Finish) -> None:
-        self._complete, self.reason = command.complete, command.reason
-        self._chores.finish()
-        self._retry(None, self._versions.release)
-
-    def _refuse(self, event: Event) -> None:
-        """Delete the file of a late save, unless the file is the current version: a report may come twice."""
-        if isinstance(event, VersionSaved) and not self._controller.schedule.refers(event.ref):
-            self._versions.drop(event.ref)
-
-    def _copied(self, copy: CopyVersion) -> Event:
-        source, ref = copy.source, copy.ref
-        path = self._versions.path(ref, durable=True)
-        try:
-            digest, size = self._retry(path, lambda: self._versions.copy(source, ref, copy.digest))
-        except CheckpointError as error:
-            return VersionLost(ref._replace(attempt=None), str(error), None, ref.attempt or 0)
-        return VersionSaved(ref, True, digest, size)
-
     # ------------------------------------------------------------------------------------------ a disk that is full
 
     def _write(self, now: float, messages: Sequence[Message]) -> None:
         self._retry(self._journal.path, lambda: self._journal.append(now, messages))
+        self._finish = next((message for message in messages if isinstance(message, Finish)), self._finish)
 
     def _retry(self, path: Path | None, write: Callable[[], T]) -> T:
         """Write a file, or fetch files from a storage, trying again until that succeeds, and do nothing else."""

@@ -7,8 +7,9 @@ after n units), and everything else follows: with p partitions, version v belong
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TRANSITIONS, Trial, TrialState
@@ -25,6 +26,14 @@ class Outcome:
     traceback: str = ""
     #: Whether to remove the trial and its versions.
     delete: bool = False
+
+
+class Setback(Enum):
+    """What may go wrong with a trial a few times before it fails."""
+
+    UNIT = "a worker was lost while it ran a unit"
+    SAVE = "a worker was lost before it had saved the trial"
+    LOAD = "no model could be made from an intact file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +99,8 @@ class Progress:
     lends: dict[str, int] = field(default_factory=dict)
     #: Trials of a higher level go first.
     level: int = 0
-    #: Reasons of consecutive losses of workers while they ran a unit of this trial.
-    losses: list[str] = field(default_factory=list)
+    #: The reasons of setbacks of each kind since the same last went well.
+    setbacks: dict[Setback, list[str]] = field(default_factory=dict)
     #: Time and number of measured units, for estimates.
     seconds: float = 0.0
     measured: int = 0
@@ -102,6 +111,11 @@ class Progress:
 
     def __post_init__(self) -> None:
         self.todo = set(range(self.partitions))
+
+    @property
+    def losses(self) -> Sequence[str]:
+        """Return the reasons of consecutive losses of workers while they ran a unit of this trial."""
+        return self.setbacks.get(Setback.UNIT, [])
 
     @property
     def version(self) -> int:
@@ -151,6 +165,11 @@ class Progress:
     def awaits_evaluation(self) -> bool:
         """Whether an epoch is trained and not ended yet."""
         return len(self.visits) == (self.epochs_ended + 1) * self.partitions
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the trial ends without another version."""
+        return self.outcome is not None and (self.outcome.delete or self.outcome.state is TrialState.FAILED)
 
     @property
     def can_train(self) -> bool:

@@ -19,7 +19,7 @@ from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
-from hopfleet.scheduler.progress import Outcome, Progress, Save, Saved
+from hopfleet.scheduler.progress import Outcome, Progress, Save, Saved, Setback
 from hopfleet.scheduler.slots import Slot
 from hopfleet.scheduler.view import ScheduleView
 
@@ -206,11 +206,15 @@ class Schedule(ScheduleView):
         """Forget a trial that is paused or has ended."""
         del self.parked[trial]
 
-    def blame(self, trial: str, reason: str) -> list[str]:
-        """Note that a worker was lost while it ran a unit of a trial; return the reasons of its losses in a row."""
-        losses = self.trials[trial].losses
-        losses.append(reason)
-        return losses
+    def blame(self, trial: str, setback: Setback, reason: str) -> list[str]:
+        """Note a setback of a trial; return the reasons of all such setbacks in a row."""
+        reasons = self.trials[trial].setbacks.setdefault(setback, [])
+        reasons.append(reason)
+        return reasons
+
+    def forgive(self, trial: str, setback: Setback) -> None:
+        """Note that something went well which may lead to a setback."""
+        self.trials[trial].setbacks.pop(setback, None)
 
     def lend(self, lender: Progress, clone: str, version: int) -> Mapping[int, Mapping[str, RowSum]]:
         """Keep a version until a clone has it; return the lender's training sums of that version's epoch."""
@@ -244,6 +248,7 @@ class Schedule(ScheduleView):
         progress, (_, version, attempt) = self.trials[ref.trial], ref
         assert attempt is not None
         self._forget_saves(progress, [attempt])
+        self.forgive(ref.trial, Setback.SAVE)
         saved = Saved(attempt, durable, digest)
         before = progress.saved.get(version, saved)
         if before.durable and not durable:
@@ -280,19 +285,26 @@ class Schedule(ScheduleView):
         if version == progress.version and trial in self.trials:
             self._refresh(progress)
 
-    def lost(self, ref: VersionRef, worker: str | None, attempt: int = 0) -> None:
-        """Forget the unusable file ``ref``, and ``attempt``, which needed it; ``worker`` does not hold the version."""
+    def lost(self, ref: VersionRef, worker: str | None, attempt: int = 0, *, intact: bool = False) -> None:
+        """Forget the unusable file ``ref``, and ``attempt``, which needed it; ``worker`` does not hold the version.
+
+        An ``intact`` file is still to be dropped.
+        """
         progress = self.trials[ref.trial]
         if progress.holder == worker and progress.version == ref.version:
             progress.holder = None
+        if intact and ref.attempt is not None and self.refers(ref) and (ref.version, ref.attempt) not in progress.stale:
+            progress.stale.append((ref.version, ref.attempt))
         self._lose_file(progress, ref.version, ref.attempt)
         self._forget_saves(progress, [attempt])
         self._refresh(progress)
 
     def forget_saves(self) -> None:
-        """Forget all saves under way."""
+        """Forget all saves under way, and earlier trouble with saved versions: a run starts."""
         for progress in self.trials.values():
             self._forget_saves(progress, list(progress.saves))
+            for setback in (Setback.SAVE, Setback.LOAD):
+                self.forgive(progress.trial.id, setback)
 
     def _forget_saves(self, progress: Progress, attempts: Iterable[int]) -> None:
         for attempt in attempts:
@@ -371,7 +383,7 @@ class Schedule(ScheduleView):
         if progress.version > progress.epochs_ended * self.partitions:  # not a re-run of an epoch that has ended
             progress.trained[progress.version] = sums
         progress.holder = worker
-        progress.losses.clear()
+        self.forgive(unit.trial, Setback.UNIT)
         alone = seconds * self.speed(self.slots[worker].devices)
         progress.seconds += alone
         progress.measured += 1

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.progress import Progress, Save
 from hopfleet.scheduler.ready import Ready
 from hopfleet.scheduler.slots import Slot
 
@@ -200,6 +200,14 @@ class ScheduleView:
             return False
         saved = progress.saved.get(version)
         return (saved is not None and saved.attempt == attempt) or (version, attempt) in progress.stale
+
+    def saved_by(self, worker: str) -> list[tuple[Progress, Save]]:
+        """Return the newest save of each trial that a worker writes or is to write, unless a disk delays it."""
+        return [
+            (progress, saves[-1])
+            for progress in self.trials.values()
+            if (saves := [s for n, s in progress.saves.items() if s.worker == worker and n not in self.delayed])
+        ]
 
     def files(self) -> Iterator[VersionRef]:
         """Yield every version file that may still be needed."""

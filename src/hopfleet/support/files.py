@@ -32,6 +32,9 @@ PIECE = 1 << 22
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that end when there is room on the disk again."""
 
+LIMITS = (errno.EFBIG, errno.EMFILE, errno.ENAMETOOLONG)
+"""Errors that mean a limit of the process or of the file system on one file, so that waiting does not help."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds between attempts to write to a full or failing disk: the first, and the longest."""
 
@@ -144,6 +147,8 @@ def back_off() -> Iterator[float]:
 def trouble(path: str | os.PathLike[str], error: OSError) -> str:
     """Describe a file that cannot be written: its name, the error and the remedy."""
     remedy = "make room on that disk" if error.errno in FULL else "check that disk and the permissions"
+    if error.errno in LIMITS:
+        remedy = "raise the limits of the process (ulimit -a shows them)"
     if error.errno == errno.ENOENT and not Path(path).parent.exists():
         remedy = f"make the folder {Path(path).parent} first"
     return f"{path}: cannot be written ({error.strerror or error}); {remedy}"

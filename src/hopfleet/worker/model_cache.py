@@ -15,17 +15,25 @@ from typing import TypeVar
 from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import describe
+from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Session, SharedStateChanged
 from hopfleet.store.base import VersionStore
 from hopfleet.support.logging import messages
 from hopfleet.worker.context import WorkerContext
-from hopfleet.worker.saver import Saver
+from hopfleet.worker.saver import Saver, size_of
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one in use; more if the device has memory to spare."""
 
 Done = TypeVar("Done")
+
+
+class VersionUnusable(CheckpointError):
+    """The version that a unit starts from is gone or, if its file is ``intact``, no model can be made from it."""
+
+    def __init__(self, reason: CheckpointError, *, intact: bool) -> None:
+        super().__init__(str(reason))
+        self.intact = intact
 
 
 @dataclass(slots=True)
@@ -63,6 +71,7 @@ class ModelCache:
         """Return the trial's model at the version that a command starts from, and whether it was loaded.
 
         The model leaves the cache while it is in use: if the user's code raises, a half-trained model must not stay.
+        Raise VersionUnusable if the version cannot be loaded.
         """
         version, held = command.model.version, self._held.get(trial.id)
         if held is None or held.version != version or command.unit.trains or not held.session.steady:
@@ -72,18 +81,24 @@ class ModelCache:
             return held.session, False
         if version == 0:
             return self._context.open(trial), False
-        path = self._versions.find(command.model, command.digest)
-        if trial.parent is not None and trial.parent.version == version:
-            session = self._context.open(trial)
-            session.inherit(path, self._context.open(replace(trial, config=trial.parent.config)))
-        else:
-            session = held.session if held is not None else self._context.open(trial)
-            session.load(path)
+        try:
+            path = self._versions.find(command.model, command.digest)
+        except CheckpointError as error:
+            raise VersionUnusable(error, intact=False) from error
+        parent = None if trial.parent is None or trial.parent.version != version else trial.parent
+        session = held.session if held is not None and parent is None else self._context.open(trial)
+        try:
+            if parent is None:
+                session.load(path)
+            else:
+                session.inherit(path, self._context.open(replace(trial, config=parent.config)))
+        except CheckpointError as error:
+            raise VersionUnusable(error, intact=True) from error
         return session, True
 
     def put(self, trial: str, session: Session, version: int) -> None:
         """Keep a model, and drop the oldest ones if there is no room for all."""
-        self._held[trial] = Held(session, version, session.size)
+        self._held[trial] = Held(session, version, size_of(session))
         room = self._memory
         for name in reversed(list(self._held)):
             room -= self._held[name].size

@@ -4,7 +4,8 @@ Where there is room, a save begins with a copy in memory, and the model trains o
 until it is saved.
 
 A full or failing disk loses nothing: the model stays in memory, the controller is told that the save is delayed, and
-the saver tries until it succeeds. Later saves wait in their order.
+the saver tries until it succeeds. Later saves wait in their order. A state that no disk would take, because the task's
+code raises or a limit of the process is exceeded, is reported as a failed save.
 
 A thread that writes many small files takes the interpreter away from the main thread, which has to begin the next unit.
 So copies of small models are written when the main thread reports that it is under way, or after a moment.
@@ -27,11 +28,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopfleet.domain.messages import Event, SaveDelayed, SaveFailed, SaveVersion, VersionLost, VersionSaved
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Session
 from hopfleet.store.base import VersionStore
-from hopfleet.support.files import back_off, limited, trouble
-from hopfleet.support.user_code import describe_with_place, format_traceback
+from hopfleet.support.files import FULL, LIMITS, back_off, limited, trouble
+from hopfleet.support.user_code import describe_with_place, format_traceback, place
 
 SMALL = 1 << 18
 """Bytes below which the main thread writes versions that are not durable itself, and below which copies can wait."""
@@ -50,6 +52,10 @@ PACE = 0.03
 
 MOMENT = 0.02
 """Maximum seconds that copies of small models wait for the main thread."""
+
+
+class _Unsavable(Exception):
+    """The cause, an OSError, was raised by the task's code and not by a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ class Saver:
 
         Without a session, make durable what another worker has saved; report a loss if there is no such file.
         """
-        save = Save(command, None) if session is None else Save(command, session.save, session.size)
+        save = Save(command, None) if session is None else Save(command, session.save, size_of(session))
         small = session is not None and not command.durable and save.size < SMALL
         if not self._threads:
             if self._delayed or not self._done(save):
@@ -316,19 +322,19 @@ class Saver:
                 durable = True
             else:
                 digest, size = self._write(save, write)
-        except OSError as error:
-            if not quietly:
-                path = self._versions.path(ref, durable=True)
-                self._emit(SaveDelayed(self._worker, ref, trouble(path, error)))
-            return False
-        except Exception as error:
-            if self._hopeless(error):
+        except (Exception, SystemExit) as error:
+            if isinstance(error, OSError) and error.errno not in LIMITS:
+                if not quietly:
+                    path = self._versions.path(ref, durable=True)
+                    self._emit(SaveDelayed(self._worker, ref, trouble(path, error)))
+                return False
+            if isinstance(error, Exception) and self._hopeless(error):
                 return True
             if write is None and isinstance(error, CheckpointError):
                 reason = f"{self._worker} does not hold it any more: {error}"
                 event = VersionLost(ref._replace(attempt=command.saved), reason, self._worker, ref.attempt or 0)
             else:
-                event = SaveFailed(ref, describe_with_place(error), format_traceback(error))
+                event = self._failed(ref, error)
         else:
             event = VersionSaved(ref, durable, digest, size)
             if durable and self._versions.sends:
@@ -336,6 +342,14 @@ class Saver:
                 return True
         self._emit(event)
         return True
+
+    def _failed(self, ref: VersionRef, error: BaseException) -> SaveFailed:
+        """Return the report of a save that will not succeed."""
+        if isinstance(error, _Unsavable) and error.__cause__ is not None:
+            error = error.__cause__
+        if isinstance(error, OSError) and error.errno in LIMITS:
+            return SaveFailed(ref, trouble(self._versions.path(ref, durable=True), error))
+        return SaveFailed(ref, describe_with_place(error), format_traceback(error))
 
     def _write(self, save: Save, write: Callable[[Path], None]) -> tuple[str, int]:
         """Write a version, and return its digest and size. Raise TimeoutError if a durable write hangs.
@@ -346,7 +360,12 @@ class Saver:
         given_up = threading.Event()
 
         def unless_given_up(path: Path) -> None:
-            write(path)
+            try:
+                write(path)
+            except OSError as error:
+                if place(error) and error.errno not in FULL:
+                    raise _Unsavable from error
+                raise
             if given_up.is_set():
                 raise TimeoutError("the write took too long and was given up")
 
@@ -376,9 +395,20 @@ class Saver:
                 told = True
                 if self._closing.wait(seconds):
                     return
+            except Exception as error:
+                self._emit(self._failed(saved.ref, error))
+                return
             else:
                 self._emit(saved)
                 return
+
+
+def size_of(session: Session) -> int:
+    """Return the bytes of a session's state; 0 if it cannot be told, and then the save tells why."""
+    try:
+        return session.size
+    except Exception:
+        return 0
 
 
 def _copied_now(session: Session) -> Callable[[Path], None]:

@@ -13,7 +13,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
-from hopfleet.errors import CheckpointError, HopfleetError, NotFinite, describe
+from hopfleet.errors import HopfleetError, NotFinite, describe
 from hopfleet.frameworks.base import GivenUp, Session
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
@@ -22,7 +22,7 @@ from hopfleet.support.user_code import place as users_place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.stream import FirstBatches, Stream
 from hopfleet.worker.interruption import InterruptibleStream
-from hopfleet.worker.model_cache import ModelCache
+from hopfleet.worker.model_cache import ModelCache, VersionUnusable
 from hopfleet.worker.saver import Saver
 
 TRAIN_AGAIN_SECONDS = 10.0
@@ -161,8 +161,8 @@ class UnitRunner:
             raise
         except GivenUp:
             self.give_up(command, started)
-        except CheckpointError as error:
-            self._emit(VersionLost(command.model, str(error), self._worker, command.attempt))
+        except VersionUnusable as error:
+            self._emit(VersionLost(command.model, str(error), self._worker, command.attempt, error.intact))
         except (Exception, SystemExit) as error:
             if (team := context.team) is not None and team.lost:
                 raise Broken from error  # the loss of another member is no fault of the trial

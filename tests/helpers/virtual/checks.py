@@ -15,16 +15,17 @@ from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from tests.helpers.attempts import Attempts
-from tests.helpers.virtual.fleet import Fleet, Model, train_sums, valid_sums
+from tests.helpers.virtual.fleet import Fleet, train_sums, valid_sums
 from tests.helpers.virtual.settings import REQUESTS, Fault, Setting, controller_of
+from tests.helpers.virtual.versions import Model
 
 WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
 """Policies under which nobody waits who could work."""
-UNHEARD = {"zombie", "mute", "deaf", "late", "crash", "unwritten", "partial"}
+UNHEARD = {"deadly", "zombie", "mute", "deaf", "late", "crash", "unwritten", "partial"}
 """Faults after which somebody may write a file that the controller does not hear of, or not at once."""
-DAMAGE = {"vanish", "rot", "repeat"}
+DAMAGE = {"unloadable", "vanish", "rot", "repeat"}
 """Faults after which a saved version may be gone for good."""
-LOSSES = {"lose", "leave", "zombie", "mute", "deaf"}
+LOSSES = {"deadly", "lose", "leave", "zombie", "mute", "deaf"}
 """Faults after which a worker is taken for dead."""
 
 
@@ -86,7 +87,9 @@ class Checks:
                     self.check_epoch(message)
                 case m.TrialEnded():
                     self.ended[message.trial] = message
-                case m.DropVersion(ref=ref) if ref.attempt in self.premature:
+                case m.VersionLost(ref=ref, intact=True):
+                    self.lost.add(ref)
+                case m.DropVersion(ref=ref) if ref.attempt in self.premature or ref in self.lost:
                     pass
                 case m.DropVersion() if message.trial not in gone and not self.replaced(message):
                     self.check_drop(message, before[message.trial], ending=message.trial in ending)
@@ -146,7 +149,7 @@ class Checks:
         """Whatever a trial that lives, is paused or has ended refers to is there; nothing else is, but what comes."""
         schedule = self.controller.schedule
         files = set(schedule.files())
-        gone = files.difference(self.fleet.storage, self.lost)
+        gone = files.difference(self.fleet.storage, self.lost, self.fleet.versions.released)
         assert not gone, f"{gone} are gone"
         for progress in [*schedule.trials.values(), *schedule.parked.values()]:
             needed = set(progress.lends.values())
@@ -157,7 +160,8 @@ class Checks:
             assert missing <= {version for name, version, _ in self.lost if name == progress.trial.id}
         # What nobody hears of stays until a run begins or ends.
         for key in self.fleet.storage.keys() - files if UNHEARD.isdisjoint(self.struck) else ():
-            assert schedule.refers(key), f"{key} is never deleted"
+            progress = schedule.find(key.trial)  # a clone's copy is written before it is reported
+            assert schedule.refers(key) or key.attempt in progress.saves, f"{key} is never deleted"
 
     def check_kept(self) -> None:
         for progress in self.controller.schedule.trials.values():

@@ -9,17 +9,17 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import get_args
 
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
-from hopfleet.domain.version_ref import VersionRef
 from hopfleet.runtime import driver as runtime
+from hopfleet.runtime.effects import VersionEffects, missing_versions
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Progress
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
 from tests.helpers.virtual.faults import STRIKES
 from tests.helpers.virtual.settings import Fault, Setting, controller_of
+from tests.helpers.virtual.versions import VirtualChores
 
 
 class Unwritten(Exception):
@@ -28,6 +28,22 @@ class Unwritten(Exception):
     def __init__(self, doom: Fault) -> None:
         super().__init__(doom.kind)
         self.doom = doom
+
+
+class MortalDriver(runtime.Driver):
+    """The product's driver, whose process may die between any two effects."""
+
+    #: How many effects come before its death.
+    left = math.inf
+
+    def survives(self, messages: Sequence[m.Message], pick: int) -> int:
+        """Pick how many effects of a step still happen: none of them, some or all."""
+        return pick % (sum(type(message) in self._effects for message in messages) + 1)
+
+    def act(self, message: m.Message) -> None:
+        if type(message) in self._effects and self.left > 0:
+            self.left -= 1
+            super().act(message)
 
 
 class Driver(Checks):
@@ -39,10 +55,10 @@ class Driver(Checks):
         self.known: dict[str, Progress] = {}
         self.before: dict[str, dict[int, bool]] = {}
         self.noted: Controller | None = None
-        #: Whether the step has written anything, how the controller dies in it, and how many effects come before that.
+        self.chores = VirtualChores()
+        #: Whether the step has written anything, and how the controller dies in it.
         self.wrote = False
         self.falls: Fault | None = None
-        self.effects = math.inf
         self.driver = self.drive()
 
     def run(self) -> Driver:
@@ -87,9 +103,17 @@ class Driver(Checks):
         ages = dict.fromkeys(self.controller.schedule.slots, math.inf)
         self.followed(lambda: self.driver.follow(self.controller.look_ahead(ages)))
 
-    def drive(self) -> runtime.Driver:
-        effects = {**dict.fromkeys(get_args(m.Command), self.execute), m.WorkerRetired: lambda decision: None}
-        return runtime.Driver(self.controller, self.fleet, journal=self.write, effects=effects, refused=self.tidy)
+    def drive(self) -> MortalDriver:
+        saved = VersionEffects(
+            self.controller.schedule,
+            self.fleet.versions,
+            chores=self.chores,
+            report=self.fleet.report,
+            retry=lambda path, write: write(),
+        )
+        return MortalDriver(
+            self.controller, self.fleet, journal=self.write, effects=saved.effects(), refused=saved.refuse
+        )
 
     def followed(self, step: Callable[[], None]) -> None:
         """Let the driver do something, and check all that follows."""
@@ -133,25 +157,8 @@ class Driver(Checks):
         self.boundaries.append(len(self.messages))
         self.wrote, self.falls = True, doom
         self.check_taken(self.known, self.before, messages)
-        if doom is None:
-            self.effects = math.inf
-        else:
-            self.effects = doom.pick % (sum(isinstance(message, m.Command) for message in messages) + 1)
-
-    def execute(self, command: m.Command) -> None:
-        """An effect, unless the controller has died before it."""
-        if self.effects <= 0:
-            return
-        self.effects -= 1
-        if isinstance(command, m.DropVersion):
-            self.fleet.storage.pop(command.ref, None)
-        elif not isinstance(command, m.Finish):
-            self.fleet.send(command)
-
-    def tidy(self, event: m.Event) -> None:
-        """What the loop does with the file of a save that comes too late."""
-        if isinstance(event, m.VersionSaved) and not self.controller.schedule.refers(event.ref):
-            self.fleet.storage.pop(event.ref, None)
+        self.chores.lost = doom is not None and doom.pick % 5 == 0
+        self.driver.left = math.inf if doom is None else self.driver.survives(messages, doom.pick)
 
     def fall(self, doom: Fault) -> None:
         """The controller dies in the middle of a step."""
@@ -164,14 +171,7 @@ class Driver(Checks):
         self.controller = controller_of(self.setting)
         self.controller.restore(self.messages)
         self.driver = self.drive()
-        needed = set(self.controller.schedule.files())
-        self.fleet.storage = {key: stored for key, stored in self.fleet.storage.items() if key in needed}
-        missing = [
-            m.VersionLost(VersionRef(name, version, saved.attempt), "missing")
-            for name, progress in self.controller.schedule.trials.items()
-            for version, saved in progress.saved.items()
-            if (name, version, saved.attempt) not in self.fleet.storage
-        ]
+        missing = list(missing_versions(self.controller.schedule, self.fleet.versions))
         self.lost |= {event.ref for event in missing}
         self.take(m.RunStarted("test", len(self.setting.workers)), *missing)
         if not self.complete:

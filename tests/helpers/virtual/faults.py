@@ -39,13 +39,13 @@ def leave(driver: Driver, worker: FakeWorker) -> None:
 
 def mute(driver: Driver, worker: FakeWorker) -> None:
     worker.heard = False
-    driver.fleet.give_up(worker)
+    driver.fleet.lose_later(worker)
 
 
 def deafen(driver: Driver, worker: FakeWorker) -> None:
     worker.hears = False
     worker.commands.clear()
-    driver.fleet.give_up(worker)
+    driver.fleet.lose_later(worker)
 
 
 def delay(driver: Driver, worker: FakeWorker) -> None:
@@ -74,13 +74,18 @@ def fail(driver: Driver, fault: Fault) -> bool:
 # ------------------------------------------------------------------------------------------------------- storage
 
 
-def refuse_saves(driver: Driver, fault: Fault) -> bool:
-    trials = sorted(driver.controller.schedule.trials)
-    if trials:
-        trial = pick(trials, fault)
-        driver.fleet.unsavable.add(trial)
-        driver.blamed.add(trial)
-    return bool(trials)
+def on_a_trial(strike: Callable[[Driver, str], None]) -> Strike:
+    """A fault of one trial, which may fail for it, if there is any."""
+
+    def struck(driver: Driver, fault: Fault) -> bool:
+        trials = sorted(driver.controller.schedule.trials)
+        if trials:
+            trial = pick(trials, fault)
+            strike(driver, trial)
+            driver.blamed.add(trial)
+        return bool(trials)
+
+    return struck
 
 
 def vanish(driver: Driver, fault: Fault, *, noticed: bool = True) -> bool:
@@ -148,7 +153,9 @@ STRIKES: Mapping[str, Strike] = {
     "refuse": refuse,
     "join": join,
     "raise": fail,
-    "unsavable": refuse_saves,
+    "unsavable": on_a_trial(lambda driver, trial: driver.fleet.unsavable.add(trial)),
+    "unloadable": on_a_trial(lambda driver, trial: driver.fleet.unloadable.add(trial)),
+    "deadly": on_a_trial(lambda driver, trial: driver.fleet.deadly.add(trial)),
     "vanish": vanish,
     "rot": lambda driver, fault: vanish(driver, fault, noticed=False),
     "repeat": repeat,

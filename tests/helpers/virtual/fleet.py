@@ -15,11 +15,11 @@ from functools import partial
 from hopfleet.domain import messages as m
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from tests.helpers.virtual.settings import Setting
+from tests.helpers.virtual.versions import Model, VirtualVersions
 
-Model = tuple[tuple[int, int], ...]
-"""The units that a model has seen, as (epoch, partition)."""
 UNIT_SECONDS = (0.0, 0.25, 1.0, 2.0, 7.0)
 PATIENCE = 5.0
 """Seconds until a worker is taken for dead that does not hear or is not heard."""
@@ -65,17 +65,22 @@ class Fleet:
         self.rng = random.Random(setting.seed)
         self.clock = 0.0
         self.workers: dict[str, FakeWorker] = {}
-        #: Files, by trial, version and the number of the save; whether each is durable.
-        self.storage: dict[VersionRef, tuple[Model, bool]] = {}
+        self.versions = VirtualVersions()
         self.failing: set[int] = set()  #: attempts that will raise
         self.given_up: set[int] = set()  #: attempts that are dropped before their end
         self.unsavable: set[str] = set()
+        self.unloadable: set[str] = set()  #: trials from whose files no model can be made
+        self.deadly: set[str] = set()  #: trials whose saves end their worker
         self.refusals = 0  #: so many partitions cannot be placed where they should
         #: Who made each attempt, and which model came out.
         self.authors: dict[int, tuple[FakeWorker, Model]] = {}
         self._names = itertools.count(1)
         self._order = itertools.count()
         self._queue: list[tuple[float, int, FakeWorker | None, Callable[[], m.Event | None]]] = []
+
+    @property
+    def storage(self) -> dict[VersionRef, tuple[Model, bool]]:
+        return self.versions.storage
 
     def start(self) -> None:
         for partitions in self.setting.workers:
@@ -126,52 +131,50 @@ class Fleet:
             self.later(when, lambda: event, worker)
         return None
 
-    def send(self, command: m.Command) -> None:
-        match command:
-            case m.CopyVersion():
-                self.later(self.clock, lambda: self.copied(command))
-                return
-            case m.AddWorkers():
-                for _ in range(command.count):
-                    self.join(None)
-                return
-            case m.PlacePartition():
-                self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0]), lambda: self.placed(command))
-                return
-            case m.StopUnit(overdue=False) if self.rng.random() < 0.5:
-                self.given_up.add(command.attempt)
-                return
-            case m.StopUnit() | m.ReleaseWorker():
-                if command.worker in self.workers:
-                    self.die(self.workers[command.worker], replaced=isinstance(command, m.StopUnit))
-                return
+    # ----------------------------------------------------------------------------------- calls of the driver
+
+    def send(self, command: m.RunUnit | m.SaveVersion, trial: Trial) -> None:
         worker = self.workers.get(command.worker)
         if worker is not None and worker.hears:
             worker.commands.append(command)
             self._go_on(worker)
 
-    def copied(self, command: m.CopyVersion) -> m.Event:
-        model, durable = self.storage.get(command.source, ((), False))
-        if not durable:
-            ref = command.ref
-            return m.VersionLost(ref._replace(attempt=None), "not found", None, ref.attempt or 0)
-        return self.stored(command.ref, model, durable=True)
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self.join(None)
 
-    def stored(self, ref: VersionRef, model: Model, *, durable: bool) -> m.Event:
-        assert ref not in self.storage, "two saves write one file"
-        self.storage[ref] = model, durable
-        return m.VersionSaved(ref, durable, "", 0)
+    def retire(self, worker: str) -> None:
+        """Do nothing: a fault decides whether a lost worker is replaced."""
 
-    def placed(self, command: m.PlacePartition) -> m.Event | None:
-        worker = self.workers.get(command.worker)
+    def release(self, worker: str) -> None:
+        if worker in self.workers:
+            self.die(self.workers[worker], replaced=False)
+
+    def stop(self, worker: str) -> None:
+        if worker in self.workers:
+            self.die(self.workers[worker], replaced=True)
+
+    def give_up(self, worker: str, attempt: int) -> None:
+        if self.rng.random() < 0.5:
+            self.given_up.add(attempt)
+        else:
+            self.stop(worker)
+
+    def place(self, worker: str, partition: int) -> None:
+        self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0]), lambda: self.placed(worker, partition))
+
+    def placed(self, name: str, partition: int) -> m.Event | None:
+        worker = self.workers.get(name)
         if worker is None:
             return None
         if self.refusals:
             self.refusals -= 1
-            return m.PartitionUnavailable(command.worker, command.partition, "no room")
-        assert worker.partitions is not None and command.partition not in worker.partitions
-        worker.partitions = (*worker.partitions, command.partition)
-        return m.PartitionPlaced(command.worker, command.partition)
+            return m.PartitionUnavailable(name, partition, "no room")
+        assert worker.partitions is not None and partition not in worker.partitions
+        worker.partitions = (*worker.partitions, partition)
+        return m.PartitionPlaced(name, partition)
+
+    # ----------------------------------------------------------------------------------- workers come and go
 
     def die(self, worker: FakeWorker, *, replaced: bool, alive: bool = False) -> None:
         """Take a worker for dead; if it is ``alive`` it goes on with what it was told, and with what it says."""
@@ -186,7 +189,7 @@ class Fleet:
         if replaced:
             self.join(worker.partitions, self.rng.choice([0.0, 0.5, 3.0]))
 
-    def give_up(self, worker: FakeWorker) -> None:
+    def lose_later(self, worker: FakeWorker) -> None:
         """Take a worker for dead after a while, unless it is dead by then. It lives on."""
 
         def losing() -> None:
@@ -207,7 +210,7 @@ class Fleet:
         heapq.heapify(self._queue)
         self._names = itertools.count(1)
         if durable_only:
-            self.storage = {key: stored for key, stored in self.storage.items() if stored[1]}
+            self.versions.release()
 
     # ---------------------------------------------------------------------------------------------- a worker
 
@@ -237,7 +240,13 @@ class Fleet:
                 return None
             if ref.trial in self.unsavable:
                 return self.emit(worker, m.SaveFailed(ref, "unsavable", "traceback"))
-            return self.emit(worker, self.stored(ref, model, durable=command.durable))
+            if ref.trial in self.deadly:
+                worker.alive = False
+                if self.workers.get(worker.name) is worker:
+                    self.die(worker, replaced=True)
+                return None
+            self.versions.put(ref, model, durable=command.durable)
+            return self.emit(worker, m.VersionSaved(ref, command.durable, "", 0))
 
         self.later(worker.saves_end, saved, worker)
 
@@ -261,9 +270,10 @@ class Fleet:
             return held, False
         if version == 0:
             return (), False
-        if command.model in self.storage:
+        intact = trial in self.unloadable
+        if command.model in self.storage and not intact:
             return self.storage[command.model][0], True
-        self.say(worker, m.VersionLost(command.model, "not found", worker.name, command.attempt))
+        self.say(worker, m.VersionLost(command.model, "not found", worker.name, command.attempt, intact))
         return None
 
     def _done(

@@ -13,7 +13,22 @@ from hopfleet.search import Random
 from hopfleet.search.base import Clone, Goal, Stop, Suggestion, Train
 
 FAULTS = (
-    *("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut"),
+    *(
+        "lose",
+        "leave",
+        "join",
+        "raise",
+        "unsavable",
+        "unloadable",
+        "deadly",
+        "vanish",
+        "rot",
+        "forget",
+        "repeat",
+        "drain",
+        "crash",
+        "cut",
+    ),
     *("zombie", "mute", "deaf", "late", "unwritten", "partial", "refuse"),
 )
 REQUESTS = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")

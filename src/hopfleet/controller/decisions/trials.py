@@ -173,7 +173,7 @@ def advance(state: State, progress: Progress) -> Iterator[m.Message]:
     if progress.trains_on is not None or progress.evaluates_on:
         return
     outcome = progress.outcome
-    if outcome is not None and (outcome.state is TrialState.FAILED or outcome.delete):
+    if outcome is not None and progress.gives_up:
         if not progress.lends and (outcome.delete or not state.in_rounds or state.hopeless):
             yield from end(state, progress, outcome)
         return

@@ -181,7 +181,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("UnitStopped", e.UnitStopped, (_unit(), *_plain("worker", "attempt", "started", "ended"))),
     ("UnitOverdue", e.UnitOverdue, _plain("worker", "attempt", "seconds", "expected", "limit", "derived")),
     ("VersionSaved", e.VersionSaved, (_ref(), *_plain("durable", "digest", "size"))),
-    ("VersionLost", e.VersionLost, (_ref(attempt="saved"), *_plain("reason", "worker", "attempt"))),
+    ("VersionLost", e.VersionLost, (_ref(attempt="saved"), *_plain("reason", "worker", "attempt"), _if_any("intact"))),
     ("SaveFailed", e.SaveFailed, (_ref(), *_plain("error", "traceback"))),
     ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"))),
     ("RecordLogged", e.RecordLogged, _plain("worker", "trial", "text")),

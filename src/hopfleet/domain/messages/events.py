@@ -163,6 +163,7 @@ class VersionLost:
     reason: str
     worker: str | None = None
     attempt: int = 0
+    intact: bool = False  #: whether the file is as it was saved, and still no model could be made from it
 
     @property
     def trial(self) -> str:
@@ -171,7 +172,7 @@ class VersionLost:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """The trial's state is of a kind that cannot be saved."""
+    """The trial's state cannot be saved, e.g. for its kind, or because it exceeds a limit of the process."""
 
     ref: VersionRef
     error: str

@@ -1,0 +1,115 @@
+"""What messages do to saved versions: files are copied, dropped, collected, forgotten and released.
+
+Real runs and simulated ones share this code, so that a simulated crash between two effects tests what users run. They
+differ in the store, in when chores run, where new events go, and how to wait for a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from hopfleet.domain.messages import (
+    CopyVersion,
+    DropVersion,
+    Event,
+    Finish,
+    TrialDeleted,
+    TrialEnded,
+    VersionLost,
+    VersionSaved,
+)
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.errors import CheckpointError
+from hopfleet.runtime.driver import Effects
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.store.base import VersionStore
+from hopfleet.support.files import LIMITS, trouble
+
+T = TypeVar("T")
+
+
+class Retry(Protocol):
+    """Waits for a disk or a storage."""
+
+    def __call__(self, path: Path | None, write: Callable[[], T], /) -> T:
+        """Return what ``write`` returns, calling it again while it raises OSError. ``path`` is what it writes."""
+
+
+class Deferred(Protocol):
+    """Jobs that run in order, at any time before ``finish`` returns. A process that dies loses those that are left."""
+
+    def add(self, job: Callable[[], object], /) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class VersionEffects:
+    """Acts on messages about saved versions. ``report`` takes the events that effects lead to."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        versions: VersionStore,
+        *,
+        chores: Deferred,
+        report: Callable[[Event], object],
+        retry: Retry,
+    ) -> None:
+        self._schedule = schedule
+        self._versions = versions
+        self._chores = chores
+        self._report = report
+        self._retry = retry
+
+    def effects(self) -> Effects:
+        """Return what to do about each type of message."""
+        versions, chores = self._versions, self._chores
+        return {
+            # Deleting a large file takes a while; the end of the run tidies up what is left.
+            DropVersion: lambda command: chores.add(partial(versions.drop, command.ref)),
+            TrialEnded: lambda decision: chores.add(partial(versions.collect, decision.trial)),
+            TrialDeleted: lambda decision: chores.add(partial(versions.forget, decision.trial)),
+            CopyVersion: lambda command: self._report(self._copied(command)),
+            Finish: self._finish,
+        }
+
+    def _finish(self, command: Finish) -> None:
+        self._chores.finish()
+        self._retry(None, self._versions.release)
+
+    def refuse(self, event: Event) -> None:
+        """Delete the file of a late save, unless the file is the current version: a report may come twice."""
+        if isinstance(event, VersionSaved) and not self._schedule.refers(event.ref):
+            self._versions.drop(event.ref)
+
+    def _copied(self, command: CopyVersion) -> Event:
+        source, ref = command.source, command.ref
+        path = self._versions.path(ref, durable=True)
+
+        def copy() -> tuple[str, int]:
+            try:
+                return self._versions.copy(source, ref, command.digest)
+            except OSError as error:
+                if error.errno in LIMITS:
+                    raise CheckpointError(trouble(path, error)) from error
+                raise
+
+        try:
+            digest, size = self._retry(path, copy)
+        except CheckpointError as error:
+            return VersionLost(ref._replace(attempt=None), str(error), None, ref.attempt or 0)
+        return VersionSaved(ref, True, digest, size)
+
+
+def missing_versions(schedule: Schedule, versions: VersionStore) -> Iterator[VersionLost]:
+    """Delete the files that a restored schedule does not need, then yield the versions that are not in the store."""
+    versions.tidy(schedule.files())
+    for name, progress in schedule.trials.items():
+        for version, saved in progress.saved.items():
+            try:
+                versions.find(ref := VersionRef(name, version, saved.attempt))
+            except CheckpointError as error:
+                yield VersionLost(ref, str(error))
