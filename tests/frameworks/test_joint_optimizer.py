@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,35 @@ def test_a_member_that_fails_or_has_no_gradient_does_not_affect_the_others(tmp_p
                 assert found[n] == one.train(Batches(), last=True)
                 assert bits(together[n], tmp_path) == bits(one, tmp_path)
     assert 2 in made and 3 in made
+
+
+@pytest.mark.parametrize("odd", [{"fails": 5}, {"short": 5}, {"short": 6}])
+def test_joint_steps_count_when_a_later_unit_goes_another_way(odd, tmp_path, made):
+    """The second unit begins with joint updates. Then a member fails or lacks a gradient, so optimizers step alone."""
+    configs: list[dict[str, Any]] = [{"lr": 0.01}, {"lr": 0.02, **odd}, {"lr": 0.03}]
+    alone, together = (several(Task(), configs) for _ in range(2))
+    for last in (False, True):
+        together[0].task.framework.flotilla(together).train(Batches(), last=[last] * 3)
+        for one in alone:
+            with contextlib.suppress(ValueError):
+                one.train(Batches(), last=last)
+    kept = [n for n in range(3) if n != 1 or "fails" not in odd]
+    assert [bits(together[n], tmp_path) for n in kept] == [bits(alone[n], tmp_path) for n in kept]
+    assert made.count(3) > len(Batches()) - 1, "the second unit began with a joint update"
+
+
+def test_joint_steps_count_when_a_new_member_joins(tmp_path, made):
+    """The members of before share the update of the first batch, and the new one has none to share."""
+    alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]) for _ in range(2))
+    together[0].task.framework.flotilla(together[:2]).train(Batches(), last=[False] * 2)
+    for one in alone[:2]:
+        one.train(Batches(), last=False)
+    before = len(made)
+    together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 3)
+    for one in alone:
+        one.train(Batches(), last=True)
+    assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert made[before] == 2
 
 
 def test_a_new_member_joins_after_its_first_batch(tmp_path, made):

@@ -17,7 +17,7 @@ from hopfleet.frameworks.torch.engines.stacked import gradients, models, onednn
 from hopfleet.frameworks.torch.engines.stacked import stack as stack_module
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
-from hopfleet.frameworks.torch.engines.stacked.stack import Stack
+from hopfleet.frameworks.torch.engines.stacked.stack import Stack, _limited
 from hopfleet.frameworks.torch.session import TorchSession
 from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph, recorded_capture
 
@@ -175,6 +175,14 @@ def test_norms_of_gradients_are_limited_for_each_member(name, captures, capsys):
             close(one, other)
     assert not torch.equal(alone[3].model[3].weight, free[3].model[3].weight), "the limit has an effect"
     assert "are stacked" in capsys.readouterr().err
+
+
+def test_gradients_within_their_limit_keep_their_bits():
+    """The limit scales down what exceeds it, and nothing up: each member has its own norm."""
+    pieces = [torch.tensor([[0.3, 0.0], [30.0, 0.0]]), torch.tensor([[0.4], [40.0]])]
+    first, second = _limited(pieces, 5.0)
+    assert torch.equal(first[0], pieces[0][0]) and torch.equal(second[0], pieces[1][0])
+    torch.testing.assert_close(torch.cat([first[1], second[1]]), torch.tensor([3.0, 0.0, 4.0]))
 
 
 def test_a_limit_for_weights_that_do_not_train_keeps_trials_from_being_stacked(capsys):

@@ -82,6 +82,12 @@ class Desk:
         self.controller.restore([m.SaveVersion("w1", VersionRef("t0001", version, 90 + version), False)])
         return self.saved(version, durable=False)
 
+    def saved_from(self, worker, version):
+        """A worker has saved a durable version of t0001, as if it had been told to."""
+        number = self.controller.state.next_attempt
+        self.controller.restore([m.SaveVersion(worker, VersionRef("t0001", version, number), True)])
+        return self.tell(m.VersionSaved(VersionRef("t0001", version, number), True, "abc", 0))
+
     def epoch(self, **sums):
         """Two units and an evaluation of the only trial on w1."""
         self.finished()

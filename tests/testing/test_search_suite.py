@@ -181,9 +181,23 @@ class Forgetful(hop.Random):
             return hop.Suggestion({**super().suggest(0).config}, 1)
         return suggestion
 
+    def setup(self, space, *, seed, goal):
+        if self.fault == "seed":
+            seed = self.first = getattr(self, "first", seed)
+        if self.fault == "goal":
+            goal = self.first = getattr(self, "first", goal)
+        super().setup(space, seed=seed, goal=goal)
+        if self.fault != "left":
+            self.observed = 0
+
     def observe(self, trial, epoch, metrics):
         self.asked += 1
+        self.observed = getattr(self, "observed", 0) + 1
         match self.fault:
+            case "left" if self.observed > 30:
+                return [hop.Stop(trial.id, "counts the observations of all experiments")]
+            case "goal" if self.goal.cost(metrics) > 0.5:
+                return [hop.Stop(trial.id, "bad by the goal of the first experiment")]
             case "stranger":
                 return [hop.Stop("t9999", "why not")]
             case "silent":
@@ -212,6 +226,9 @@ FAULTS = {
     "memory": "after a restart|another experiment",
     "clones": "trials instead of 4",
     "json": "not JSON serializable",
+    "seed": "after another setup",
+    "goal": "after another setup",
+    "left": "after another setup",
 }
 
 

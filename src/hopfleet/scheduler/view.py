@@ -202,12 +202,13 @@ class ScheduleView:
         return (saved is not None and saved.attempt == attempt) or (version, attempt) in progress.stale
 
     def saved_by(self, worker: str) -> list[tuple[Progress, Save]]:
-        """Return the newest save of each trial that a worker writes or is to write, unless a disk delays it."""
-        return [
-            (progress, saves[-1])
-            for progress in self.trials.values()
-            if (saves := [s for n, s in progress.saves.items() if s.worker == worker and n not in self.delayed])
-        ]
+        """Return the newest save of each trial that a worker writes or is to write, unless a disk delays any."""
+        found: list[tuple[Progress, Save]] = []
+        for progress in self.trials.values():
+            saves = {number: save for number, save in progress.saves.items() if save.worker == worker}
+            if saves and self.delayed.keys().isdisjoint(saves):
+                found.append((progress, [*saves.values()][-1]))
+        return found
 
     def files(self) -> Iterator[VersionRef]:
         """Yield every version file that may still be needed."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial
@@ -69,9 +70,13 @@ class SearchSuite:
             assert self.run(setting).journal() == self.run(setting).journal(), f"another experiment with seed {seed}"
 
     def test_setup_starts_afresh(self) -> None:
+        """Nothing is left of an earlier experiment with another seed and another goal."""
         search, setting = self.make(), Setting.made(1, troubles=0)
-        first = Run(self, setting, search).go().journal()
-        assert Run(self, setting, search).go().journal() == first, "another experiment after another setup()"
+        mode = "max" if setting.goal.mode == "min" else "min"
+        other = replace(setting, seed=setting.seed + 1, goal=Goal(setting.goal.metric, mode))
+        Run(self, other, search).go()
+        found, expected = (Run(self, setting, which).go().journal() for which in (search, None))
+        assert found == expected, "another experiment after another setup()"
 
     def test_its_description_is_json_and_says_the_same_each_time(self) -> None:
         described = [Run(self, Setting()).search.describe() for _ in range(2)]

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import SkipTest
 
 from hopfleet.backends.local.backend import Local
 from hopfleet.domain.messages import (
@@ -40,6 +41,7 @@ from hopfleet.store.base import JournalStore, Store, VersionStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.files import digest
 from hopfleet.testing.backends import spec, trial, unit, wait_for
+from hopfleet.testing.syncing import forbid_sync, in_child
 
 MESSAGES: list[Message] = [
     RunStarted("1", 2),
@@ -54,7 +56,13 @@ MESSAGES: list[Message] = [
 
 
 class JournalSuite:
-    """The tests of journals."""
+    """The tests of journals.
+
+    A journal whose appends are made durable by another process or machine, or by files that the system writes through,
+    sets ``syncs`` to False.
+    """
+
+    syncs = True
 
     def journal(self, folder: RunFolder, *, writable: bool) -> JournalStore:
         raise AssertionError("override journal()")
@@ -108,6 +116,23 @@ class JournalSuite:
             assert list(journal.read()) == []
             journal.append(1.0, MESSAGES)
             assert [message for _, _, message in journal.read()] == MESSAGES
+
+    def test_an_append_whose_sync_fails_is_not_taken_for_written(self, tmp_path: Path) -> None:
+        """A journal that never syncs does not notice, and would lose what it has promised with the power."""
+        if not self.syncs:
+            raise SkipTest("another process makes the journal durable")
+
+        def append_without_sync() -> bool:
+            with self.opened(tmp_path) as journal:
+                journal.append(1.0, MESSAGES[:1])
+                forbid_sync()
+                try:
+                    journal.append(2.0, MESSAGES[1:])
+                except OSError:
+                    return True
+                return False
+
+        assert in_child(append_without_sync), "append() returned although no sync to the disk was possible"
 
     def test_a_missing_journal_is_reported(self, tmp_path: Path) -> None:
         try:

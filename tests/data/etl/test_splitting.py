@@ -68,6 +68,16 @@ def test_time_goes_forward(tmp_path: Path) -> None:
     assert max(made["valid"]["when"]) < min(made["test"]["when"])
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_rows_of_one_time_stay_together_in_the_later_split(text: bool, tmp_path: Path) -> None:
+    """Twenty rows have the time at which the first split would end among them."""
+    times = [1150 if 150 <= row < 170 else 1000 + row for row in range(200)]
+    source = {"id": [*range(200)], "when": [str(time) for time in times] if text else times}
+    made = rows_of(hop.split(source, tmp_path / "set", FRACTIONS, time="when", partitions=2))
+    assert {name: len(part["id"]) for name, part in made.items()} == {"train": 150, "valid": 30, "test": 20}
+    assert made["valid"]["when"].count(source["when"][150]) == 20
+
+
 def test_a_data_set_can_be_split(tmp_path: Path) -> None:
     data = hop.partition(columns(), tmp_path / "data", partitions=3)
     made = rows_of(hop.split(data, tmp_path / "set", {"train": 0.5, "test": 0.5}, stratify="label", partitions=2))
