@@ -194,7 +194,7 @@ class Forgetful(hop.Random):
         self.asked += 1
         self.observed = getattr(self, "observed", 0) + 1
         match self.fault:
-            case "left" if self.observed > 30:
+            case "left" if self.observed > 12:
                 return [hop.Stop(trial.id, "counts the observations of all experiments")]
             case "goal" if self.goal.cost(metrics) > 0.5:
                 return [hop.Stop(trial.id, "bad by the goal of the first experiment")]

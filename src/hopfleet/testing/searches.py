@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial
@@ -71,9 +70,8 @@ class SearchSuite:
 
     def test_setup_starts_afresh(self) -> None:
         """Nothing is left of an earlier experiment with another seed and another goal."""
-        search, setting = self.make(), Setting.made(1, troubles=0)
-        mode = "max" if setting.goal.mode == "min" else "min"
-        other = replace(setting, seed=setting.seed + 1, goal=Goal(setting.goal.metric, mode))
+        search, (setting, other) = self.make(), [Setting.made(seed, troubles=0) for seed in (1, 2)]
+        assert setting.goal != other.goal
         Run(self, other, search).go()
         found, expected = (Run(self, setting, which).go().journal() for which in (search, None))
         assert found == expected, "another experiment after another setup()"
