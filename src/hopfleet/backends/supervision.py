@@ -29,7 +29,10 @@ AWAY_SECONDS = 1.0
 """Seconds without listening, e.g. after a Ctrl-Z, after which the silence of workers means nothing."""
 
 START_SECONDS = 120.0
-"""Seconds after which a worker that has not started counts as failed; a cold disk makes imports slow."""
+"""Seconds without progress after which a worker that has not started counts as failed, unless the spec says another."""
+
+START_FACTOR = 10
+"""Multiple of these seconds after which a start that still makes progress counts as failed, too."""
 
 MAX_STARTS = 5
 """Number of workers in a row that may end before they are ready; then the run ends."""
@@ -85,6 +88,22 @@ class WorkerHandle:
 
 
 Handle = TypeVar("Handle", bound=WorkerHandle)
+
+
+class StartLimit:
+    """Tells when to give up processes that start: not while they make progress, however busy the machine is."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._began = self._moved = clock()
+        self._seen: object = None
+
+    def passed(self, progress: object) -> bool:
+        """Whether a value that changes with each bit of progress has been the same for too long."""
+        now = self._clock()
+        if progress != self._seen:
+            self._seen, self._moved = progress, now
+        return now - self._moved > self._seconds or now - self._began > START_FACTOR * self._seconds
 
 
 class SupervisedBackend(ABC, Generic[Handle]):
@@ -187,14 +206,18 @@ class SupervisedBackend(ABC, Generic[Handle]):
 
     def _first_worker(self, suits: Callable[[Handle], bool]) -> Handle:
         """Return the first worker that suits, waiting until there is one."""
-        deadline = time.monotonic() + START_SECONDS
+        began, limit = time.monotonic(), StartLimit(self._spec.start_timeout)
         while True:
             for handle in self._workers.values():
                 if suits(handle):
                     return handle
-            if time.monotonic() > deadline:
-                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{self.unready()}")
+            if limit.passed(self.start_progress()):
+                raise WorkersLost(f"no worker was ready after {time.monotonic() - began:.0f} s{self.unready()}")
             self._pump(AWAY_SECONDS / 4)
+
+    def start_progress(self) -> object:
+        """Return a value that changes while workers that are not ready make progress."""
+        return [(handle.name, handle.ready, handle.heard) for handle in self._workers.values()]
 
     def _probe(self, handle: Handle, probe: Probe) -> Profile:
         """Let a worker profile a trial, and wait for its answer."""

@@ -396,6 +396,14 @@ def checkpoint_every(given: Any) -> float:
     return float(given)
 
 
+def start_timeout(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise UsageError(
+            f"start_timeout={given!r}: must be a number of seconds above 0; workers that make progress get longer"
+        )
+    return float(given)
+
+
 def fuse(given: str, task: Task | None = None) -> str:
     if given not in FUSES:
         raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")

@@ -80,6 +80,8 @@ class WorkerOptions:
     drop_last: bool = False
     #: Processes that transform batches for one worker; ``"auto"`` takes the cores that no worker needs.
     transform_workers: int | str = "auto"
+    #: Seconds without progress after which a worker that starts counts as failed.
+    start_timeout: float = 120.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str) or not self.device:
@@ -89,16 +91,17 @@ class WorkerOptions:
         at_least_one("threads", self.threads)
         arguments.fuse(self.fuse)
         arguments.transform_workers(self.transform_workers)
+        arguments.start_timeout(self.start_timeout)
 
 
-NEW = ("store", "deterministic", "checkpoint_every", "fail_fast", "all_failed")
+NEW = ("store", "deterministic", "checkpoint_every", "fail_fast", "all_failed", "start_timeout")
 """Options that never were keywords of ``Experiment``."""
 
 _RUN, _WORKER = "run_options", "worker_options"
 
 MOVED = {
     **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions) if field.name not in NEW},
-    **{field.name: (_WORKER, field.name) for field in dataclasses.fields(WorkerOptions)},
+    **{field.name: (_WORKER, field.name) for field in dataclasses.fields(WorkerOptions) if field.name not in NEW},
     "feeders": (_WORKER, "transform_workers"),  # prose: allow, the old name
 }
 """Keywords that ``Experiment`` took before: for each, the options argument and the field that replace it."""

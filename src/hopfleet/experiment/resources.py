@@ -309,6 +309,7 @@ def worker_spec(
         transform_workers=spare if isinstance(options.transform_workers, str) else options.transform_workers,
         shared_bytes=this_machine().memory // SHARED,
         checkpoint_every=experiment.run_options.checkpoint_every,
+        start_timeout=options.start_timeout,
         store=experiment.store,
         teams=plan.teams,
         homes=plan.homes,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hopfleet.backends.base import Backend
-from hopfleet.backends.supervision import SupervisedBackend
+from hopfleet.backends.supervision import StartLimit, SupervisedBackend
 from hopfleet.domain.messages import WorkerJoined
 from hopfleet.domain.objectives import EPOCH, PARAMS
 from hopfleet.domain.placement import SINGLE
@@ -227,11 +227,11 @@ def one_worker(backend: Backend, spec: WorkerSpec) -> Iterator[None]:
     """Start a backend with one worker, wait until the worker is ready, and close the backend afterwards."""
     try:
         backend.start(spec, 1)
-        deadline = time.monotonic() + START_SECONDS
+        began, limit = time.monotonic(), StartLimit(max(START_SECONDS, spec.start_timeout))
         while not any(isinstance(event, WorkerJoined) for event in backend.receive(WAIT_SECONDS)):
-            if time.monotonic() > deadline:
+            if limit.passed(backend.start_progress() if isinstance(backend, SupervisedBackend) else None):
                 why = backend.unready() if isinstance(backend, SupervisedBackend) else ""
-                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{why}")
+                raise WorkersLost(f"no worker was ready after {time.monotonic() - began:.0f} s{why}")
         yield
         backend.close()
     except BaseException:

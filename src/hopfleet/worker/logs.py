@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,28 +21,78 @@ Capture = Callable[..., contextlib.AbstractContextManager[Turn]]
 """Opens a context in which output goes to the given log files."""
 
 
+LIMIT = 1 << 26
+"""Bytes that the log of one trial may have; the rest of its output is not kept."""
+
+LOOK_SECONDS = 0.2
+"""Seconds between two looks at the size of a log: output of C code goes to the file without Python's knowledge."""
+
+NOTICE = "\nhopfleet: this log has reached {} bytes, its limit; what the trial prints from here on is not kept\n"
+"""The last line of a log that has reached its limit."""
+
+
 @contextlib.contextmanager
 def captured(*paths: Path) -> Iterator[Turn]:
     """Send all output of this process, also that of C code, to the end of a file: at first, of the first."""
     flush()
     saved = os.dup(1), os.dup(2)
-    targets = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for path in paths]
+    targets = [_Target(path) for path in paths]
+    lock, current, ended = threading.Lock(), [targets[0]], threading.Event()
 
     def turn(number: int) -> None:
         flush()
-        os.dup2(targets[number], 1)
-        os.dup2(targets[number], 2)
+        with lock:
+            current[0] = targets[number]
+            current[0].receive()
+
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            with lock:
+                if not ended.is_set() and current[0].overflows():
+                    current[0].receive()
 
     turn(0)
+    threading.Thread(target=look, name="log-limit", daemon=True).start()
     try:
         yield turn
     finally:
         flush()
-        for number, descriptor in zip((1, 2), saved, strict=True):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        for target in targets:
+        with lock:
+            ended.set()
+            for number, descriptor in zip((1, 2), saved, strict=True):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            for target in targets:
+                target.overflows()
+                target.close()
+
+
+class _Target:
+    """The log of one trial, as long as output goes there."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._full = os.fstat(self._file).st_size >= LIMIT
+
+    def receive(self) -> None:
+        """Send the output of this process to the log or, if the log is full, nowhere."""
+        target = os.open(os.devnull, os.O_WRONLY) if self._full else self._file
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        if self._full:
             os.close(target)
+
+    def overflows(self) -> bool:
+        """Whether the log has just exceeded its limit; then cut it there, with a notice."""
+        if self._full or os.fstat(self._file).st_size <= LIMIT:
+            return False
+        self._full = True
+        os.ftruncate(self._file, LIMIT)
+        os.write(self._file, NOTICE.format(LIMIT).encode())
+        return True
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 def flush() -> None:
@@ -122,7 +173,9 @@ class _Tee(io.TextIOBase):
         self._shown, self.kept = shown, kept
 
     def write(self, text: str) -> int:
-        self.kept.write(text)
+        size = self.kept.tell()
+        if size < LIMIT:
+            self.kept.write(text if size + len(text) < LIMIT else text[: LIMIT - size] + NOTICE.format(LIMIT))
         self._shown.write(text)
         return len(text)
 

@@ -64,6 +64,8 @@ class WorkerSpec:
     strategies: Strategies = field(default_factory=dict)
     #: Seconds after which a worker that checks a configuration before the run counts as hung.
     check_seconds: float = 60.0
+    #: Seconds without progress after which a worker that starts counts as failed.
+    start_timeout: float = 120.0
     #: Maximum seconds that a version at the end of an epoch may wait in memory for a newer one that replaces it.
     checkpoint_every: float = 0.0
     #: Rows evaluated at once; 0 chooses them by the size of a row.

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from hopfleet.backends.local.fork_server import STOPPED_SECONDS, ForkServer
 from hopfleet.backends.supervision import (
-    START_SECONDS,
     SupervisedBackend,
     WorkerHandle,
     check_starts,
@@ -154,6 +153,7 @@ class Local(SupervisedBackend[ProcessHandle]):
             server.close(kill=True)
             server = None
         self._fork_server = server or ForkServer(log=self._log, threads=spec.threads, preload=modules)
+        self._fork_server.start_timeout = spec.start_timeout
         members, cpus = self._planned
         self._cores = core_shares(usable_cores(), members, max(1, int(cpus or spec.threads)))
         # Workers are started at the first ``receive``, so that the caller can work while the framework loads.
@@ -225,6 +225,11 @@ class Local(SupervisedBackend[ProcessHandle]):
         if self._fork_server is not None:
             self._fork_server.close(kill=kill)
             self._fork_server = None
+
+    def start_progress(self) -> object:
+        pids = [process.pid for handle in self._workers.values() for process in handle.team if not process.ready]
+        server = [] if self._fork_server is None else [self._fork_server.pid]
+        return [*server, *map(vitals, [*server, *pids])]
 
     def unready(self) -> str:
         waiting = [handle.name for handle in self._workers.values() if not handle.ready]
@@ -319,7 +324,9 @@ class Local(SupervisedBackend[ProcessHandle]):
         for worker in list(self._workers.values()):
             for handle in worker.team:
                 handle.heard = excused(handle.heard, now, away)
-                if now - handle.heard > STOPPED_SECONDS and (verdict := _verdict(handle, now)):
+                if now - handle.heard > STOPPED_SECONDS and (
+                    verdict := _verdict(handle, now, self._spec.start_timeout)
+                ):
                     worker.killed = worker.killed or verdict
                     _kill(handle.pid)
                     self._lose(worker, handle)
@@ -381,7 +388,7 @@ def _lives_on(handle: ProcessHandle) -> bool:
     return True
 
 
-def _verdict(handle: ProcessHandle, now: float) -> str:
+def _verdict(handle: ProcessHandle, now: float, start_timeout: float) -> str:
     """Return why a silent worker is taken for dead; empty if it may be alive."""
     found = vitals(handle.pid)
     silence = now - handle.heard
@@ -391,7 +398,7 @@ def _verdict(handle: ProcessHandle, now: float) -> str:
         if found.ticks != handle.ticks:
             handle.ticks, handle.worked = found.ticks, now
     idle = now - max(handle.heard, handle.worked)
-    return f"it was silent for {silence:.0f} s" if idle > (SILENCE_SECONDS if handle.ready else START_SECONDS) else ""
+    return f"it was silent for {silence:.0f} s" if idle > (SILENCE_SECONDS if handle.ready else start_timeout) else ""
 
 
 def _kill(pid: int) -> None:

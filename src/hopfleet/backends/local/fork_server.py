@@ -11,14 +11,13 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from hopfleet.backends.local.bytecode import bytecode_folder
-from hopfleet.backends.supervision import MAX_STARTS, START_SECONDS
+from hopfleet.backends.supervision import MAX_STARTS, START_SECONDS, StartLimit
 from hopfleet.backends.vitals import vitals
 from hopfleet.errors import WorkersLost
 
@@ -31,6 +30,8 @@ class ForkServer:
 
     def __init__(self, *, log: Path, threads: int, preload: Sequence[str]) -> None:
         self._log, self._threads, self._preload = log, threads, preload
+        #: Seconds without progress after which the process counts as hung.
+        self.start_timeout = START_SECONDS
         self._start()
 
     @property
@@ -130,14 +131,14 @@ class ForkServer:
 
     def _read_line(self) -> str:
         """Return a line from the fork server, empty if it is gone. Raise OSError if it is stopped."""
-        line, deadline = b"", time.monotonic() + START_SECONDS
+        line, limit = b"", StartLimit(self.start_timeout)
         self._control.settimeout(STOPPED_SECONDS)
         while not line.endswith(b"\n"):
             try:
                 piece = self._control.recv(4096)
             except TimeoutError:
                 found = vitals(self._process.pid)
-                if (found is not None and found.stopped) or time.monotonic() > deadline:
+                if (found is not None and found.stopped) or limit.passed(found):
                     raise
                 continue
             if not piece:

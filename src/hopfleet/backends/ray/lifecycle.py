@@ -102,7 +102,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             silence = now - handle.heard
             if not self._works(handle) or any(self._nodes[node].cut for node in (handle.leader or handle).nodes):
                 continue
-            if reason := worker_lost(silence, ready=handle.ready):
+            if reason := worker_lost(silence, ready=handle.ready, start_timeout=self._spec.start_timeout):
                 self._give_up(handle, reason)
             elif handle.ready and silence > STUCK_SECONDS and not handle.asked:
                 self._ask_about(handle)

@@ -59,7 +59,7 @@ def link_holds(silent: str, since: float, answers: Mapping[str, float], here: st
     return any(when > since + ASK_SECONDS for when in witnesses)
 
 
-def worker_lost(silence: float, *, ready: bool) -> str:
+def worker_lost(silence: float, *, ready: bool, start_timeout: float = START_SECONDS) -> str:
     """Return why a worker is lost, whatever its node agent sees; empty if it may be alive."""
-    limit = DEAF_SECONDS if ready else START_SECONDS
+    limit = DEAF_SECONDS if ready else start_timeout
     return f"it was silent for {silence:.0f} s" if silence > limit else ""
