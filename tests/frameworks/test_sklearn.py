@@ -383,6 +383,27 @@ class Unlabelled(Columns):
         return model.predict_proba(np.stack([batch["a"], batch["b"]], axis=1))
 
 
+class Binary(hop.SklearnTask):
+    classes = (0, 1)
+    scoring = "accuracy"
+
+    def build(self, config: dict[str, Any]) -> Any:
+        return SGDClassifier(average=config["average"])
+
+
+def test_an_estimator_that_cannot_be_saved_fails_its_trial_alone(tmp_path: Path) -> None:
+    """With two classes, averaged weights share memory with those of the last step."""
+    rows = {"x": X, "y": (Y > 0).astype(int)}
+    results = hop.Experiment(
+        Binary(), train=rows, valid=rows, space={"average": hop.grid_search([True, False])}, batch_size=16,
+        search=hop.Grid(max_epochs=2), metric="accuracy", mode="max", partitions=2, workers=2, backend="inline",
+        run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True)  # fmt: skip
+    averaged, plain = results.trials
+    assert averaged.state.value == "failed" and "use another estimator" in (averaged.error or "")
+    assert plain.state.value == "completed"
+
+
 def test_bundles_predict(tmp_path: Path) -> None:
     rows = {"a": X[:, 0], "b": X[:, 1], "y": Y}
     results = hop.Experiment(
