@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.domain.trial import Trial
+from hopfleet.worker import profiler
 from hopfleet.worker.logs import copied
 from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.worker import Worker
@@ -27,7 +29,10 @@ class Counting(Plain):
 
 
 @pytest.mark.parametrize(("task", "run", "doubts"), [(Counting(), "r", 1), (Counting(), "", 0), (Plain(), "r", 0)])
-def test_the_first_trial_that_is_timed_hops(task: Any, run: str, doubts: int, tmp_path: Path) -> None:
+def test_the_first_trial_that_is_timed_hops(
+    task: Any, run: str, doubts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "QUICK", math.inf)  # a busy machine would skip the hop
     data = hop.partition(arrays(), tmp_path / "data", partitions=1)
     places: dict[str, Any] = {"checkpoints": tmp_path / "versions", "logs": tmp_path}
     numbers: dict[str, Any] = {"seed": 0, "threads": 1, "batch_size": 8}
