@@ -11,7 +11,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import CheckpointError, ExperimentExists, TaskError, UsageError
-from hopfleet.frameworks.folds import FoldedFramework
+from hopfleet.frameworks.folds import FoldedTask
 from hopfleet.runs.replay import replay
 from tests.helpers.plain_loop import train_in_sequence
 from tests.helpers.sample_tasks import Adapters, Everything, Plain, arrays
@@ -130,7 +130,7 @@ class TestWhatGoesWrong:
     def test_a_damaged_version(self, home: Path) -> None:
         from hopfleet.domain.placement import CPU
 
-        framework = FoldedFramework(Plain().framework, 2, 2)
+        framework = FoldedTask(Plain(), 2, 2).framework
         session = framework.open({"lr": 0.1}, seed=1, placement=CPU, threads=1)
         session.save(home / "version.safetensors")
         again = (home / "version.safetensors").read_bytes()

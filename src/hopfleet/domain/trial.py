@@ -63,3 +63,6 @@ class Trial:
     parent: Parent | None = None
     #: Where the trial comes from: "search", "point" (to try first), "clone" or "person" (a user).
     origin: str = "search"
+    #: The epochs that were planned when the trial was added, at least those of its search; 0 if it is not known. They
+    #: stay the same if the trial is extended.
+    planned: int = 0

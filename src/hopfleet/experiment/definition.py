@@ -81,6 +81,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "drop_last": worker.drop_last,
         "order": run.order,
         "train": _summary(data.train),
+        "partition_rows": list(data.train.partition_rows),
         "valid": None if data.valid is None else _summary(data.valid),
         "policy": run.policy,
         "backend": experiment.backend.name,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopfleet.backends.base import Measurable
 from hopfleet.data import Dataset
+from hopfleet.domain import batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, TaskError
@@ -80,7 +81,7 @@ def _measured(experiment: Experiment, data: Dataset, configs: Sequence[Config]) 
 
     config = max(configs, key=lambda config: opened(config).size)
     session, feed = opened(config), Feed(experiment.task)
-    size = int(config.get("batch_size", experiment.batch_size))
+    size = batching.batch_size(config, experiment.batch_size)
 
     def one(epoch: int) -> FirstBatches:
         return FirstBatches(1, Stream(data, 0, session=session, batch_size=size, feed=feed, epoch=epoch), size)

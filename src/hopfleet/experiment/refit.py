@@ -7,6 +7,7 @@ from typing import Any
 
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset
+from hopfleet.domain import batching
 from hopfleet.domain.objectives import EPOCH
 from hopfleet.domain.placement import AUTO, SINGLE, strategy_of
 from hopfleet.errors import UsageError
@@ -86,7 +87,7 @@ def _both(results: Results, trial: TrialResult) -> Joined | Dataset:
     if results.definition["valid"] is None:
         raise UsageError(f"on={BOTH!r}: {results.name} has no validation data; {own}")
     train, valid = (find_data(results.folder, role) for role in ("train", "valid"))
-    size = trial.config.get("batch_size", results.definition["batch_size"])
+    size = batching.batch_size(trial.config, results.definition["batch_size"])
     if size > (smallest := min(valid.partition_rows)):
         raise UsageError(
             f"on={BOTH!r}: a batch has {size} rows, but the smallest partition of the validation data only {smallest}; "

@@ -299,6 +299,7 @@ def worker_spec(
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
+        epochs=experiment.search.max_epochs,
         settings=experiment.task.framework.settings(),
         surroundings=Surroundings.of(experiment.task),
         metric=experiment.goal.metric,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hopfleet.backends.base import Backend, Cluster, FormsTeams, Offer
+from hopfleet.domain import batching
 from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import Data
@@ -47,7 +48,7 @@ def find_teams(
     trials = min(MAX_LIVE, len(experiment.points) + experiment.search.trials)
     configs = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
     rows, epochs = data.train.partition_rows, experiment.search.max_epochs
-    batch = min([experiment.batch_size, *(config.get("batch_size", experiment.batch_size) for config in configs)])
+    batch = min([experiment.batch_size, *(batching.batch_size(config, experiment.batch_size) for config in configs)])
     extent = Size(configs, trials, epochs, sum(rows), len(rows), batch)
     return choose_teams(runs, extent, nodes, _form_seconds(backend, runs))
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from hopfleet.domain import batching
 from hopfleet.domain.placement import TeamShape
 from hopfleet.experiment.previewing import another_backend, scratch_data
 from hopfleet.experiment.resources import Data, plan_workers, worker_spec
@@ -70,6 +71,6 @@ def run_trials(
             for number, config in configs.items():
                 found = backend.probe(trial_for_probe(number, config), BATCHES)
                 rate = 0.0 if found.error or not found.seconds_per_row else 1.0 / found.seconds_per_row
-                batch = config.get("batch_size", experiment.batch_size)
+                batch = batching.batch_size(config, experiment.batch_size)
                 figures = found.memory, found.error, found.open_seconds, batch, started
                 yield TrialRun(config, plan.teams[0], rate, *figures, apart and shape.devices > 1, sort)

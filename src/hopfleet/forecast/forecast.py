@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hopfleet.backends.base import Backend
 from hopfleet.backends.supervision import StartLimit, SupervisedBackend
+from hopfleet.domain import batching
 from hopfleet.domain.messages import WorkerJoined
 from hopfleet.domain.objectives import EPOCH, PARAMS
 from hopfleet.domain.placement import SINGLE
@@ -87,7 +88,7 @@ class Forecast:
         task that fails in the same way whatever the configuration.
         """
         own = self.spec.batch_size
-        batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
+        batch_size = max((batching.batch_size(config, own) for config in self.configs.values()), default=own)
         cheap = self.backend.name in IN_TURN or not worth_profiling(self.outline, batch_size)
         timed = {} if cheap else self._first_look(BATCHES)
         probed = self._check(timed, view)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator
 from functools import partial
 
+from hopfleet.domain import batching
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Task
 from hopfleet.scheduler.fusion import Fusion
@@ -66,8 +67,7 @@ def apart(task: Task, fuse: str, batch_size: int, configs: Collection[Config]) -
 
 def _batch_size(batch_size: int, config: Config) -> Hashable:
     """Return the key that trials which may train together have in common."""
-    size: Hashable = config.get("batch_size", batch_size)
-    return size
+    return batching.batch_size(config, batch_size)
 
 
 def _any_size(config: Config) -> Hashable:

@@ -16,10 +16,11 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
@@ -27,6 +28,7 @@ from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.frameworks.tracked_config import TrackedConfig as TrackedConfig
+from hopfleet.frameworks.views import StepCount, view_of
 
 Batch = dict[str, Any]
 """Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""
@@ -104,6 +106,10 @@ class Session(ABC):
 
     def check_goal(self, metric: str, mode: str) -> None:
         """Raise TaskError if the trial contradicts the goal of the experiment; ``mode`` is "min" or "max"."""
+        return
+
+    def check_schedules(self) -> None:
+        """Raise TaskError if a schedule ends before the trial does; log a warning if it goes wrong silently."""
         return
 
     def observe(self, metric: float) -> None:
@@ -369,16 +375,46 @@ class Task(ABC):
     adapter calls them on a view of the task that belongs to the session.
     """
 
+    #: The slot belongs to a view, whereas ``__dict__`` is shared by all views of a task.
+    __slots__ = ("__dict__", "__weakref__", "_batching")
+    _batching: Batching
+
     #: Modules that workers import before they fork.
     preload: Sequence[str] = ()
 
     #: ``transform(batch, rng)`` makes a new batch of numpy arrays from one; ``rng`` is None in evaluation.
     transform: Callable[[Batch, np.random.Generator | None], Batch] | None = None
 
+    #: The steps of a schedule in an epoch, and until the end of the epochs that the search may train. Each partition
+    #: ends with a batch of its own, which may be short.
+    steps_per_epoch: int = StepCount(Batching.steps_per_epoch)  # type: ignore[assignment]
+    total_steps: int = StepCount(Batching.total_steps)  # type: ignore[assignment]
+
     @property
     @abstractmethod
     def framework(self) -> Framework:
         """The adapter that trains this task."""
+
+    @property
+    def batching(self) -> Batching | None:
+        """How the rows of the trial at hand become steps; None outside of an experiment."""
+        return getattr(self, "_batching", None)
+
+    @property
+    def batches_per_step(self) -> int:
+        """The batches of one step of a schedule. Adapters whose schedules step with updates have more than one."""
+        return 1
+
+    def planned(self, batching: Batching | None) -> Self:
+        """Return a view of this task whose hooks know the steps of trials: the same attributes, and the batching."""
+        view = view_of(self)
+        if batching is not None:
+            object.__setattr__(view, "_batching", batching)
+        return view
+
+    def for_config(self, config: Config) -> Self:
+        """Return a view of this task for a configuration, which may have a batch size of its own."""
+        return self.planned(self.batching and self.batching.of(config))
 
     def predict(self, model: Any, batch: Batch) -> Any:
         """Return a trained model's predictions for a batch of numpy arrays: an array with a row for each, or a dict."""

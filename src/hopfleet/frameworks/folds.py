@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.trial import Config
@@ -77,13 +78,18 @@ class FoldedTask(WrappedTask):
 
     @property
     def framework(self) -> Framework:
-        return FoldedFramework(self.inner.framework, self._folds, self._partitions)
+        folds = [self.inner.planned(self._of_fold(fold)).framework for fold in range(self._folds)]
+        return FoldedFramework(self.inner.framework, folds, self._partitions)
+
+    def _of_fold(self, fold: int) -> Batching | None:
+        """Return the batching of the model of a fold, which does not train on the partitions of the fold."""
+        return self.batching and self.batching.without(range(fold, self._partitions, self._folds))
 
 
 class FoldedFramework(WrappedFramework):
     """The adapter of a task with a model for each fold: it opens sessions of several, and asks the task's own."""
 
-    def __init__(self, inner: Framework, folds: int, partitions: int) -> None:
+    def __init__(self, inner: Framework, folds: Sequence[Framework], partitions: int) -> None:
         super().__init__(inner)
         self._folds, self._partitions = folds, partitions
 
@@ -92,13 +98,13 @@ class FoldedFramework(WrappedFramework):
     ) -> Session:
         cache = cache or EngineCache()
         sessions = [
-            self.inner.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
-            for _ in range(self._folds)
+            framework.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
+            for framework in self._folds
         ]
         return FoldedSession(self.inner, sessions, self._partitions)
 
     def model(self, config: Config, checkpoint: Path) -> NoReturn:
-        refuse_folds(self._folds)
+        refuse_folds(len(self._folds))
         raise AssertionError
 
     @property
@@ -149,6 +155,10 @@ class FoldedSession(Session):
     def check_goal(self, metric: str, mode: str) -> None:
         for session in self._sessions:
             session.check_goal(metric, mode)
+
+    def check_schedules(self) -> None:
+        for session in self._sessions:
+            session.check_schedules()
 
     def observe(self, metric: float) -> None:
         for session in self._sessions:

@@ -19,6 +19,16 @@ class Paced(LRScheduler):
         self._accumulate = accumulate
         self._count = self._waiting = 0
 
+    @property
+    def regular(self) -> bool:
+        """Whether the schedule steps with each epoch or update, and not every few."""
+        return self._frequency == 1
+
+    @property
+    def by_epoch(self) -> bool:
+        """Whether the schedule steps with epochs and not with updates."""
+        return self._interval == "epoch"
+
     def step(self, event: Any = "step") -> None:
         """Take note of the end of a batch ("step"), of a unit or of an epoch."""
         if event == "epoch":

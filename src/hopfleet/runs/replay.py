@@ -188,6 +188,7 @@ def _rehearse(
         threads=definition["threads"],
         batch_size=definition["batch_size"],
         drop_last=definition["drop_last"],
+        epochs=definition["search"].get("max_epochs", 0),
         settings=definition.get("settings", {}),
         teams=shapes,
     )

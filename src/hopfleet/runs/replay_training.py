@@ -106,7 +106,8 @@ def recorded_courses(messages: Iterable[Message], metric: str) -> dict[str, Cour
                 if message.visits:
                     parent = Parent(message.parent, len(message.visits), courses[message.parent].trial.config)
                 names = (message.trial, message.number, message.config, message.seed, message.epochs)
-                course = courses[message.trial] = Course(Trial(*names, parent, message.origin), list(message.visits))
+                trial = Trial(*names, parent, message.origin, message.planned)
+                course = courses[message.trial] = Course(trial, list(message.visits))
                 if parent is not None:
                     course.metrics = dict(courses[message.parent].metrics)
             case EpochEnded() if metric in message.metrics:

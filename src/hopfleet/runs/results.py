@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.unit import Work
 from hopfleet.errors import NotFound, UsageError
@@ -226,8 +227,10 @@ class Results(Signposted):
         return verify(self.folder)
 
     def find_task(self, task: Task | None = None) -> Task:
-        """Return the given task, or the experiment's own task if it can be imported."""
-        task = task or self._task
+        """Return the given task, or the experiment's own task if it can be imported; it knows the steps of trials."""
+        return self._own_task(task or self._task).planned(Batching.recorded(self.definition))
+
+    def _own_task(self, task: Task | None) -> Task:
         if isinstance(task, Task):
             return task
         if task is not None:

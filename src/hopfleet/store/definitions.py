@@ -90,6 +90,7 @@ REQUIRED: Mapping[str, Check] = {
 }
 OPTIONAL: Mapping[str, Check] = {
     "settings": _OBJECT,
+    "partition_rows": _each(_WHOLE),
     "code": _OBJECT,
     "bare_task": _kind(bool),  # whether the task has no attributes of its own
     "others": _each(_goal),

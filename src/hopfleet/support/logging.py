@@ -11,9 +11,9 @@ from typing import TextIO
 
 from hopfleet.safe_text import visible
 
-STORAGE, TEAMS, BATCHES = "storage", "teams", "batches"
+REPORTED = STORAGE, TEAMS, BATCHES, SCHEDULES = "storage", "teams", "batches", "schedules"
 """The parts whose messages a worker also reports to the run: a unit may wait for the storage for long, a model may
-train differently on a team, and a transform may change the number of rows."""
+train differently on a team, a transform may change the number of rows, and a schedule may be too short."""
 
 
 FORMAT = "HOPFLEET_LOG"

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, means
 from hopfleet.frameworks.base import EngineCache
@@ -42,9 +43,11 @@ def open_by_name(task: TorchTask, team: TorchTeam) -> Callable[..., TorchSession
     cache = EngineCache()
     cache.team = team
 
-    def opened(config: Any, seed: int, threads: int, strategy: str) -> TorchSession:
+    def opened(config: Any, seed: int, threads: int, strategy: str, batching: Batching | None = None) -> TorchSession:
         placement = Placement(team.placement.devices, strategy)
-        return task.framework.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
+        return task.planned(batching).framework.open(
+            config, seed=seed, placement=placement, threads=threads, cache=cache
+        )
 
     return opened
 
@@ -172,9 +175,10 @@ class StrategySuite:
         raise NotImplementedError
 
     def _opener(self, task: TorchTask, team: TorchTeam) -> Callable[..., TorchSession]:
-        def opened(config: Any, seed: int, threads: int, name: str) -> TorchSession:
+        def opened(config: Any, seed: int, threads: int, name: str, batching: Batching | None = None) -> TorchSession:
+            own = task.planned(batching)
             return TeamSession(
-                task, config, seed=seed, threads=threads, cache=None, team=team, strategy=self.make, name=name
+                own, config, seed=seed, threads=threads, cache=None, team=team, strategy=self.make, name=name
             )
 
         return opened

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from hopfleet.domain import batching
 from hopfleet.domain.objectives import PARAMS
 from hopfleet.domain.placement import SINGLE, Placement, strategy_of
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
-from hopfleet.frameworks.base import EngineCache, Session
+from hopfleet.frameworks.base import EngineCache, Framework, Session
 from hopfleet.frameworks.teams import Team
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
@@ -40,6 +41,8 @@ class WorkerContext:
         self.spec = spec
         self.placement = placement
         self.framework = spec.task.framework
+        #: The framework for trials, by the epochs that were planned for them.
+        self._frameworks: dict[int, Framework] = {}
         self.capture = capture
         #: Whether the worker lives in the user's own process, whose random streams must be left as they are.
         self.guest = guest
@@ -60,7 +63,7 @@ class WorkerContext:
 
     def open(self, trial: Trial) -> Session:
         """Build a trial's model."""
-        session = self.framework.open(
+        session = self._framework_of(trial).open(
             self.config(trial),
             seed=trial.seed,
             placement=self.placement_of(trial),
@@ -70,7 +73,19 @@ class WorkerContext:
         session.guest = self.guest
         if self.spec.metric:
             session.check_goal(self.spec.metric, self.spec.mode)
+        if trial.planned or self.spec.epochs:
+            session.check_schedules()
         return session
+
+    def _framework_of(self, trial: Trial) -> Framework:
+        """Return the framework of the task, as trials see it that were planned for the same epochs."""
+        spec, epochs = self.spec, trial.planned or self.spec.epochs
+        if not epochs:
+            return self.framework
+        if epochs not in self._frameworks:
+            plan = batching.Batching(spec.train.partition_rows, spec.batch_size, spec.drop_last, epochs)
+            self._frameworks[epochs] = spec.task.planned(plan).framework
+        return self._frameworks[epochs]
 
     def placement_of(self, trial: Trial) -> Placement:
         """Return where a trial trains on this worker: a configuration may name its own strategy."""
@@ -95,7 +110,7 @@ class WorkerContext:
     # ------------------------------------------------------------------------------------------------ batches
 
     def batch_size(self, trial: Trial) -> int:
-        return int(trial.config.get("batch_size", self.spec.batch_size))
+        return batching.batch_size(trial.config, self.spec.batch_size)
 
     def train_stream(
         self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False, beside: Stream | None = None

@@ -242,6 +242,7 @@ def _trial_fields(trial: Trial) -> dict[str, Any]:
         "config": trial.config,
         "seed": trial.seed,
         "epochs": trial.epochs,
+        "planned": trial.planned,
         "parent": None if trial.parent is None else [trial.parent.trial, trial.parent.version, trial.parent.config],
     }
 

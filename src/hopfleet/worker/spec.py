@@ -31,6 +31,8 @@ class WorkerSpec:
     threads: int
     batch_size: int
     drop_last: bool
+    #: The most epochs that the search trains; 0 if nothing is trained.
+    epochs: int = 0
     #: The process-wide settings of the framework, as its ``Framework.settings`` returned them in the script.
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: What the script has configured in its process beside the framework.

@@ -14,7 +14,7 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
 from hopfleet.frameworks.teams import Team
 from hopfleet.store.base import VersionStore
-from hopfleet.support.logging import BATCHES, STORAGE, TEAMS, messages
+from hopfleet.support.logging import REPORTED, messages
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.fused_runner import FusedRunner
@@ -60,7 +60,7 @@ class Worker:
         #: Reports what the user's code logs. In the user's own process, the terminal shows it anyway.
         self._records = RecordReporter(lambda trial, text: emit([RecordLogged(name, trial, context.hide(text))]))
         if not guest:
-            for logger in (logging.getLogger(), *map(messages, (STORAGE, TEAMS, BATCHES))):
+            for logger in (logging.getLogger(), *map(messages, REPORTED)):
                 logger.addHandler(self._records)
             context.capture = self._records.following(capture)
         versions = versions or spec.store.versions(spec.checkpoints)
@@ -130,5 +130,5 @@ class Worker:
         """Finish all saves, and free the buffers that engines keep."""
         self._saver.close()
         self._context.close()
-        for logger in (logging.getLogger(), *map(messages, (STORAGE, TEAMS, BATCHES))):
+        for logger in (logging.getLogger(), *map(messages, REPORTED)):
             logger.removeHandler(self._records)

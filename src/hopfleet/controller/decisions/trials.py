@@ -84,7 +84,8 @@ def _added(
 ) -> m.Message:
     number = state.next_number
     seed = derive(state.seed, "trial", number)
-    return state.decide(m.TrialAdded(state.next_trial, number, config, seed, epochs, origin, parent, visits))
+    planned = max(epochs, state.search.max_epochs)
+    return state.decide(m.TrialAdded(state.next_trial, number, config, seed, epochs, origin, parent, visits, planned))
 
 
 def stop_all_if_over(state: State) -> Iterator[m.Message]:

@@ -189,7 +189,11 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     (
         "TrialAdded",
         d.TrialAdded,
-        (*_plain("trial", "number", "config", "seed", "epochs", "origin", "parent"), _coded("visits", list, tuple)),
+        (
+            *_plain("trial", "number", "config", "seed", "epochs", "origin", "parent"),
+            _coded("visits", list, tuple),
+            _if_any("planned"),
+        ),
     ),
     ("TrialRolledBack", d.TrialRolledBack, _plain("trial", "version")),
     ("EpochEnded", d.EpochEnded, _plain("trial", "epoch", "version", "metrics", "best")),

@@ -24,6 +24,7 @@ class TrialAdded:
     origin: str = "search"  #: or "point", a configuration to try first; "clone"; "person"
     parent: str = ""
     visits: tuple[int, ...] = ()
+    planned: int = 0  #: the most epochs that were planned, which numbers of steps count on; 0 in old journals
 
 
 @dataclass(frozen=True, slots=True)

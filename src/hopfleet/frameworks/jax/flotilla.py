@@ -259,7 +259,7 @@ def _kind(session: JaxSession) -> Hashable:
     stacked = isinstance(place, Row)
     leaves, structure = jax.tree.flatten(place.states if isinstance(place, Row) else place)
     shapes = tuple((leaf.shape[stacked:], str(leaf.dtype)) for leaf in leaves)
-    return kind_of(session.config, "", session.threads), session.graph, structure, shapes
+    return kind_of(session.task, session.config, "", session.threads), session.graph, structure, shapes
 
 
 def _states(sessions: Sequence[JaxSession], size: int) -> State:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
@@ -46,6 +47,8 @@ class Hooks(Protocol):
     def loss(self, params: Pytree, batch: Batch, key: Any) -> Any: ...
     def metrics(self, params: Pytree, batch: Batch) -> Mapping[str, Any]: ...
     def for_trial(self, config: Config) -> Self: ...
+    @property
+    def batching(self) -> Batching | None: ...
 
 
 class State(NamedTuple):
@@ -101,7 +104,7 @@ class Programs:
 
     def of(self, work: str, task: Hooks, config: TrackedConfig, threads: int) -> Program:
         """Return the program of a configuration for some work, "step" or "measure"."""
-        key = kind_of(config, work, threads)
+        key = kind_of(task, config, work, threads)
         names = split(config)[0].keys() - self._constants[key]
         return self._get(key, names, False, lambda: Program(work, task, config, names, threads), config)
 
@@ -109,7 +112,7 @@ class Programs:
         """Return the program of several configurations of one kind; numbers that differ are arguments everywhere."""
         values = [split(config)[0] for config in configs]
         names = {name for name, value in values[0].items() if any(other[name] != value for other in values)}
-        first, key = configs[0], kind_of(configs[0], work, threads)
+        first, key = configs[0], kind_of(task, configs[0], work, threads)
         for place, program in self._kept.items():  # more arguments do no harm
             if place == (key, _constants(first, program.names), True) and names <= program.names:
                 names = set(program.names)
@@ -146,10 +149,12 @@ def _constants(config: TrackedConfig, names: Names) -> tuple[tuple[str, float], 
     return tuple(sorted((name, value) for name, value in split(config)[0].items() if name not in names))
 
 
-def kind_of(config: TrackedConfig, work: str, threads: int) -> str:
+def kind_of(task: Hooks, config: TrackedConfig, work: str, threads: int) -> str:
     """Return everything that a program depends on except the values of numbers, as text."""
     numbers, rest = split(config)
-    return json.dumps([work, rest, sorted(numbers), threads], sort_keys=True, default=repr)
+    # The schedule of an optimizer may be as long as the steps of a trial.
+    steps = task.batching and [task.batching.of(config).steps_per_epoch(), task.batching.epochs]
+    return json.dumps([work, rest, sorted(numbers), threads, steps], sort_keys=True, default=repr)
 
 
 class Program:
@@ -165,7 +170,7 @@ class Program:
         self.work = work
         self.config = config
         self.names = frozenset(names)
-        self.key = kind_of(config, work, threads)
+        self.key = kind_of(task, config, work, threads)
         self._task = task
         self._stacked = stacked
         #: Numbers of trials, with shapes of batches, that the program has been compiled for.

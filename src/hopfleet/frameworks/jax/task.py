@@ -58,7 +58,7 @@ class JaxTask(Task):
 
     def for_trial(self, config: Config) -> Self:
         """Return a copy of this task whose ``config`` is that of a trial."""
-        view = copy.copy(self)
+        view = copy.copy(self.for_config(config))
         view.config = config
         return view
 

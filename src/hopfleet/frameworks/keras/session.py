@@ -33,6 +33,7 @@ Model = Any
 class Hooks(GivesExamples, Protocol):
     """The hooks of a task that a session calls."""
 
+    def for_config(self, config: Config) -> Hooks: ...
     def build(self, config: Config) -> Model: ...
     def callbacks(self, config: Config) -> Any: ...
     def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, Any] | None: ...
@@ -45,10 +46,10 @@ class KerasSession(HostSession):
 
     def __init__(self, task: Hooks, config: Config, *, seed: int, threads: int) -> None:
         super().__init__(config, seed=seed, threads=threads)
-        self.hooks = task
+        self.hooks = task.for_config(config)
         with self.environment():
-            self.model: Model = checked(task.build(self.config))
-            self._callbacks = EpochCallbacks(task.callbacks(self.config), self.model)
+            self.model: Model = checked(self.hooks.build(self.config))
+            self._callbacks = EpochCallbacks(self.hooks.callbacks(self.config), self.model)
         self.check_config(config)
         #: The shapes and types of the inputs if the model was built for the first batch; None before.
         self._shape: Any = None

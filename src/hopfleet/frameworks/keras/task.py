@@ -18,6 +18,7 @@ except ImportError as error:
 from hopfleet.frameworks.keras import steps
 from hopfleet.frameworks.keras.framework import KerasFramework
 from hopfleet.frameworks.keras.session import Model
+from hopfleet.frameworks.views import call_model_fn
 
 
 class KerasTask(ExampleTask):
@@ -66,8 +67,9 @@ class KerasFunctionTask(KerasTask):
     """The Cerebro paper's three functions as a task in Keras.
 
     ``input_fn(batch)`` turns a batch of the data into x, y[, sample_weight]; ``model_fn(config)`` returns a compiled
-    model; ``train_fn(model, examples, config)`` runs one sub-epoch and returns a dict of metrics. Evaluation is the
-    model's own.
+    model (``model_fn(config, task)`` may read ``task.total_steps`` and ``task.steps_per_epoch``);
+    ``train_fn(model, examples, config)`` runs one sub-epoch and returns a dict of metrics. Evaluation is the model's
+    own.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class KerasFunctionTask(KerasTask):
         self.input_fn, self.model_fn, self.train_fn = input_fn, model_fn, train_fn
 
     def build(self, config: Config) -> Model:
-        return self.model_fn(config)
+        return call_model_fn(self.model_fn, config, self)
 
     def example(self, batch: Batch) -> tuple[Any, ...]:
         return self.input_fn(batch)

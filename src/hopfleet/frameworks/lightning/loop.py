@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from hopfleet.domain.batching import Batching
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.lightning.optimizers import Configured
 from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute, takes_number
@@ -144,6 +145,26 @@ class Loop:
         if not self.automatic:
             return self._live.counters.get("updates", 0)
         return self._live.counters.get("batches", 0) // self.accumulate_grad_batches
+
+    @property
+    def estimated_stepping_batches(self) -> int:
+        """The updates until the end of the epochs that the search may train."""
+        return self._live.hooks.total_steps
+
+    @property
+    def max_epochs(self) -> int:
+        return self._batching.epochs
+
+    @property
+    def num_training_batches(self) -> int:
+        return self._batching.steps_per_epoch()
+
+    @property
+    def _batching(self) -> Batching:
+        found = self._live.hooks.batching
+        if found is None:
+            raise TaskError("the numbers of epochs and batches must be read while an experiment trains")
+        return found
 
     @property
     def is_last_batch(self) -> bool:

@@ -66,16 +66,13 @@ CALLBACKS: Mapping[str, str] = {
 
 TRAINER: Mapping[str, str] = {
     "datamodule": "give the data to the experiment, with hop.LightningTask.data(datamodule)",
-    "estimated_stepping_batches": "give the number of steps to the module as a value of the configuration",
     "is_last_batch": "trials that train together do not know it; use on_train_epoch_end, or WorkerOptions(fuse='off')",
-    "max_epochs": "give the number of epochs to the module as a value of the configuration",
-    "max_steps": "give the number of steps to the module as a value of the configuration",
-    "num_training_batches": "give the number of batches to the module as a value of the configuration",
+    "max_steps": "use self.trainer.estimated_stepping_batches, the steps of this trial",
     "save_checkpoint": "every version that may be needed is saved; results.best.model() is the best",
     "should_stop": "give the experiment a stopping rule, e.g. stop=hop.Patience(...)",
     "strategy.all_gather": "a trial trains on one device, so there is nothing to gather; use the values as they are",
     "strategy.barrier": "a trial trains on one device, so there is no other process; do without it",
-    "train_dataloader": "the experiment makes the batches; give their number to the module in the configuration",
+    "train_dataloader": "the experiment makes the batches; self.trainer.num_training_batches is their number",
 }
 """Attributes of a Trainer that are asked for often, with the way to have the same here."""
 

@@ -70,6 +70,10 @@ class LightningTask(TorchTask, ExampleTask):
 
     # ----------------------------------------------------------------------------------------------- for workers
 
+    @property
+    def batches_per_step(self) -> int:
+        return self.accumulate
+
     def parts(self, config: Config) -> Part:
         module = check_module(self.build(config))
         if self.compile:

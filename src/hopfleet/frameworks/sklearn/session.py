@@ -33,6 +33,7 @@ class Hooks(GivesExamples, Protocol):
     classes: Sequence[Any] | None
     scoring: str | Sequence[str]
 
+    def for_config(self, config: Config) -> Hooks: ...
     def build(self, config: Config) -> Estimator: ...
     def metrics(self, model: Estimator, batch: Batch) -> Mapping[str, float]: ...
 
@@ -53,7 +54,7 @@ class SklearnSession(HostSession):
         self, task: Hooks, config: Config, *, seed: int, threads: int, cache: EngineCache, own_metrics: bool
     ) -> None:
         super().__init__(config, seed=seed, threads=threads)
-        self._hooks = task
+        self._hooks = task.for_config(config)
         self._own_metrics = own_metrics
         self._limit = cache.part(Threads).limit
         with self.environment():

@@ -42,6 +42,11 @@ _BACKWARD = (
     "batch needs .detach()"
 )
 
+_ENDED = (
+    "the schedule ends before the training: give it self.total_steps, the steps until the search's maximum of epochs; "
+    "a trial that is extended beyond keeps that number, so it needs a schedule without an end"
+)
+
 HINTS = (
     (r"'str' object has no attribute|must be Tensor, not str|'str' object is not callable", _NAMES),
     (r"must be Tensor, not dict|'dict' object has no attribute 'to'", "the batch is a dict; pass columns: {columns}"),
@@ -54,6 +59,7 @@ HINTS = (
     (r"'NoneType' object has no attribute '(normal|random|integers|uniform|choice|permutation|shuffle)'", _NO_RNG),
     (r"object is not subscriptable|'dict' object is not callable", "hooks get the model first and the batch second"),
     (r"backward through the graph a second time", _BACKWARD),
+    (r"Tried to step \d+ times", _ENDED),
     (r"Target -?\d+ is out of bounds", "labels must be 0 or more and less than the number of outputs of the model"),
 )
 """What messages of PyTorch and Python mean where Hopfleet calls the code."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import CPU, SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
@@ -121,8 +122,10 @@ class TorchFramework(Framework):
         cache = EngineCache()
         cache.team = team
 
-        def opened(config: Config, seed: int, threads: int, strategy: str) -> TorchSession:
-            session = self.open(
+        def opened(
+            config: Config, seed: int, threads: int, strategy: str, batching: Batching | None = None
+        ) -> TorchSession:
+            session = type(self)(self._task.planned(batching), owns_loop=self._owns_loop).open(
                 config, seed=seed, placement=replace(team.placement, strategy=strategy), threads=threads, cache=cache
             )
             session.guest = False

@@ -20,6 +20,7 @@ from hopfleet.frameworks.torch._compat import COMPILER_MODULE
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part, TrialContext
+from hopfleet.frameworks.views import call_model_fn
 
 
 class OfTrial:
@@ -41,12 +42,6 @@ def at_hand(task: TorchTask | None) -> TrialContext:
     """Return the trial that a view of a task belongs to; an empty one for the task itself."""
     context: TrialContext | None = getattr(task, "_context", None)
     return TrialContext({}) if context is None else context
-
-
-def _slots(kind: type) -> list[str]:
-    """Return the slots that a task class declares, as ``dataclass(slots=True)`` does, but for that of the trial."""
-    declared = [vars(base).get("__slots__", ()) for base in kind.__mro__ if base is not TorchTask]
-    return [name for some in declared for name in ([some] if isinstance(some, str) else some)]
 
 
 class TorchTask(Task):
@@ -140,11 +135,7 @@ class TorchTask(Task):
 
     def for_trial(self, context: TrialContext) -> Self:
         """Return a view of this task for one trial: the same attributes, with the trial at hand."""
-        view = object.__new__(type(self))
-        object.__setattr__(view, "__dict__", vars(self))
-        for name in _slots(type(self)):
-            if hasattr(self, name):
-                object.__setattr__(view, name, getattr(self, name))
+        view = self.for_config(context.config)
         object.__setattr__(view, "_context", context)
         return view
 
@@ -164,7 +155,8 @@ class FunctionTask(TorchTask):
     """The Cerebro paper's three functions as a task.
 
     ``input_fn(batch)`` turns a batch of the data into the input of the other functions; ``model_fn(config)`` returns
-    model, optimizer and, if needed, an LR scheduler; ``train_fn(model, optimizer, batches, config)`` runs one
+    model, optimizer and, if needed, an LR scheduler (``model_fn(config, task)`` may read ``task.total_steps`` and
+    ``task.steps_per_epoch``); ``train_fn(model, optimizer, batches, config)`` runs one
     sub-epoch and returns a dict of metrics. In evaluation ``train_fn`` is called with ``optimizer=None``, with
     gradients off and the model in evaluation mode, one batch at a time: it must not step then.
     """
@@ -181,7 +173,7 @@ class FunctionTask(TorchTask):
         self.input_fn, self.model_fn, self.train_fn = input_fn, model_fn, train_fn
 
     def build(self, config: Config) -> Part:
-        return self.model_fn(config)
+        return call_model_fn(self.model_fn, config, self)
 
     def train(self, model: Model, batches: Batches, config: Config) -> Metrics | None:
         return self.train_fn(model, self.optimizer, map(self.input_fn, batches), config)

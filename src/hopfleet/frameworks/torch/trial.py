@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Batch, Batches, EngineCache
 from hopfleet.frameworks.state.tree import Tree
@@ -38,10 +39,15 @@ class Hooks(Protocol):
 
     lr_step: str
     config: Config
+    #: The steps of a schedule that steps with batches, or with updates.
+    steps_per_epoch: int
+    total_steps: int
     #: The optimizer that ``build`` returned, or the list of optimizers if ``build`` returned a list.
     optimizer: Part
     lr_scheduler: Part
 
+    @property
+    def batching(self) -> Batching | None: ...
     def parts(self, config: Config) -> object: ...
     def loss(self, model: Model, batch: Batch) -> torch.Tensor: ...
     def metrics(self, model: Model, batch: Batch) -> Metrics: ...
@@ -94,6 +100,13 @@ class SharedTask(Protocol):
 
     @property
     def transform(self) -> object: ...
+
+    @property
+    def batching(self) -> Batching | None: ...
+
+    def planned(self, batching: Batching | None) -> SharedTask:
+        """Return a view of the task whose hooks know the steps of trials."""
+        ...
 
     def for_trial(self, context: TrialContext) -> Hooks:
         """Return a view of the task for one trial: the same attributes, with the trial at hand."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ DEFAULTS: Mapping[str, Any] = {
     "max_grad_norm": 1.0,
     "max_steps": 0,
     "optim": "adamw_torch",
+    "warmup_ratio": 0.0,
     "warmup_steps": 0,
     "weight_decay": 0.0,
 }
@@ -46,9 +48,11 @@ ELSEWHERE: Mapping[str, str] = {
     "load_best_model_at_end": "results.best.model() is the best model",
     "metric_for_best_model": "set metric and mode of the experiment",
     "report_to": "add a tracker to the callbacks of the experiment",
-    "warmup_ratio": "set warmup_steps, a number of updates",
 }
 """Settings of a Trainer that Hopfleet has in another place."""
+
+REFUSED = tuple(name for name in ELSEWHERE if name != "seed")
+"""Those that are refused in a configuration, where a seed may be the task's own."""
 
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd")
 
@@ -64,7 +68,10 @@ def settings(given: object) -> dict[str, Any]:
         )
     for name in given:
         if name in ELSEWHERE:
-            raise TaskError(f"arguments() returned {name!r}, which Hopfleet does not read: {ELSEWHERE[name]}")
+            raise TaskError(
+                f"{name}={given[name]!r}: must be left out of the space and of arguments(), since Hopfleet does not "
+                f"read it; {ELSEWHERE[name]}"
+            )
         if name not in DEFAULTS:
             raise TaskError(
                 f"arguments() returned {name!r}: {did_you_mean(name, DEFAULTS)}known are {', '.join(DEFAULTS)}"
@@ -101,13 +108,14 @@ def make_optimizer(model: torch.nn.Module, chosen: Mapping[str, Any]) -> Optimiz
             )
 
 
-def make_schedule(optimizer: Optimizer, chosen: Mapping[str, Any]) -> Any:
+def make_schedule(optimizer: Optimizer, chosen: Mapping[str, Any], steps: int | None = None) -> Any:
     """Return the schedule of the learning rate, which steps after ``gradient_accumulation_steps`` batches.
 
-    Return None if the rate is constant.
+    Without ``max_steps``, it ends after all ``steps`` of the trial. Return None if the rate is constant.
     """
     kind = chosen["lr_scheduler_type"] or ("linear" if chosen["max_steps"] else "constant")
-    warmup, total = chosen["warmup_steps"], chosen["max_steps"] or None
+    total = chosen["max_steps"] or steps
+    warmup = chosen["warmup_steps"] or math.ceil(chosen["warmup_ratio"] * (total or 0))
     if kind == "constant" and not warmup:
         return None
     if kind == "constant":

@@ -26,7 +26,7 @@ from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.task import TorchTask, at_hand
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part
 from hopfleet.frameworks.transformers import loading, preferences
-from hopfleet.frameworks.transformers.settings import DEFAULTS, make_optimizer, make_schedule, settings
+from hopfleet.frameworks.transformers.settings import DEFAULTS, REFUSED, make_optimizer, make_schedule, settings
 
 _TOKENS = (
     "a token in input_ids is not in the vocabulary of the model, or a text has more tokens than the model has "
@@ -70,12 +70,13 @@ class TransformersTask(TorchTask):
 
     def arguments(self, config: Config) -> Mapping[str, Any]:
         """Return settings by the names of ``TrainingArguments``. Default: those that the configuration has."""
-        return {name: config[name] for name in DEFAULTS if name in config}
+        return {name: config[name] for name in (*DEFAULTS, *REFUSED) if name in config}
 
     def optimizers(self, model: Model, config: Config) -> Part:
         """Return an optimizer, or an optimizer and a schedule. Default: those that ``arguments`` describe."""
         optimizer = make_optimizer(model, self._settings)
-        return optimizer, make_schedule(optimizer, self._settings)
+        steps = None if self.batching is None else self.total_steps
+        return optimizer, make_schedule(optimizer, self._settings, steps)
 
     def inputs(self, model: Model, batch: Batch) -> dict[str, Any]:
         """Return the inputs of the model for a batch, as ``model(**inputs)`` takes them."""
@@ -157,6 +158,10 @@ class TransformersTask(TorchTask):
     @property
     def accumulate(self) -> int:  # type: ignore[override]
         return int(self._settings["gradient_accumulation_steps"])
+
+    @property
+    def batches_per_step(self) -> int:
+        return self.accumulate
 
     @property
     def capture(self) -> bool:  # type: ignore[override]

@@ -25,6 +25,7 @@ import numpy as np
 from hopfleet.data import Dataset
 from hopfleet.data.convert import same
 from hopfleet.data.dataset import transform_random
+from hopfleet.domain import batching
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, IsolationError, Task
 from hopfleet.support.logging import BATCHES, messages
@@ -66,7 +67,7 @@ class UnitBatches:
 
     def __len__(self) -> int:
         rows = self.dataset.partition_rows[self.partition]
-        return rows // self.batch_size if self.drop_last else math.ceil(rows / self.batch_size)
+        return batching.batches(rows, self.batch_size, drop_last=self.drop_last)
 
     @property
     def name(self) -> str:

@@ -63,7 +63,7 @@ class TeamSession(TorchSession):
         self._build()
         self.number = team.new_number()
         weakref.finalize(self, team.forget, self.number)
-        team.tell("open", self.number, dict(config), seed, threads, name)
+        team.tell("open", self.number, dict(config), seed, threads, name, task.batching)
 
     def _build(self) -> None:
         """Build the whole trial, in the memory of the host if it may not fit the device."""
