@@ -21,6 +21,7 @@ import torch
 from torch._ops import OpOverload as OpOverload
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim import optimizer as _optimizers
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
@@ -30,16 +31,16 @@ from torch.utils._pytree import tree_unflatten as tree_unflatten
 # ------------------------------------------------------------------------------------------ schedules of schedules
 
 
-def last_schedule(schedule: lr_scheduler.SequentialLR, steps: int, begins: int) -> tuple[Any, int, int]:
+def last_schedule(schedule: lr_scheduler.SequentialLR, steps: int, begins: int) -> tuple[LRScheduler, int, int]:
     """Return the last one of schedules in a row, with the steps that it takes itself, and the step that it begins with.
 
-    The whole row takes so many ``steps`` and ``begins`` with a step.
+    ``steps`` and ``begins`` are those of the whole row.
     """
     first = schedule._milestones[-1]
     return schedule._schedulers[-1], steps - first, begins + first
 
 
-def chained_schedules(schedule: lr_scheduler.ChainedScheduler) -> Sequence[Any]:
+def chained_schedules(schedule: lr_scheduler.ChainedScheduler) -> Sequence[LRScheduler]:
     """Return the schedules that a chain steps at the same time."""
     return schedule._schedulers
 

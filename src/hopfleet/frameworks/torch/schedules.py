@@ -9,10 +9,11 @@ above 0 are left alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.paced import Paced
@@ -57,7 +58,7 @@ class Length(NamedTuple):
     then: str
 
 
-def check_lengths(schedulers: Sequence[Any], hooks: Hooks, warned: set[str]) -> None:
+def check_lengths(schedulers: Iterable[LRScheduler], hooks: Hooks, warned: set[str]) -> None:
     """Raise TaskError if a schedule ends before training does; log a warning where that goes wrong silently."""
     batching = hooks.batching
     if batching is None:
@@ -82,7 +83,7 @@ def check_lengths(schedulers: Sequence[Any], hooks: Hooks, warned: set[str]) -> 
                 messages(SCHEDULES).warning("%s", text)
 
 
-def _lengths(schedule: Any, steps: int, begins: int = 0) -> Iterator[tuple[Length, int]]:
+def _lengths(schedule: LRScheduler, steps: int, begins: int = 0) -> Iterator[tuple[Length, int]]:
     """Yield the known lengths in a schedule that steps so often, and the step with which each begins."""
     kind = type(schedule).__name__
     match schedule:
