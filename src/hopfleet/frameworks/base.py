@@ -108,9 +108,9 @@ class Session(ABC):
         """Raise TaskError if the trial contradicts the goal of the experiment; ``mode`` is "min" or "max"."""
         return
 
-    def check_schedules(self) -> None:
-        """Raise TaskError if a schedule ends before the trial does; log a warning if it goes wrong silently."""
-        return
+    def check_schedules(self) -> Iterable[str]:
+        """Raise TaskError if a schedule ends before the trial does; return warnings if it goes wrong silently."""
+        return ()
 
     def observe(self, metric: float) -> None:
         """Take note of the goal's metric at the end of an epoch. Called before the first unit of the next epoch."""

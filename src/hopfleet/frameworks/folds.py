@@ -156,9 +156,8 @@ class FoldedSession(Session):
         for session in self._sessions:
             session.check_goal(metric, mode)
 
-    def check_schedules(self) -> None:
-        for session in self._sessions:
-            session.check_schedules()
+    def check_schedules(self) -> list[str]:
+        return [text for session in self._sessions for text in session.check_schedules()]
 
     def observe(self, metric: float) -> None:
         for session in self._sessions:

@@ -17,6 +17,7 @@ from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Framework, Session
 from hopfleet.frameworks.teams import Team
+from hopfleet.support.logging import SCHEDULES, messages
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 from hopfleet.worker.interruption import Interruption
@@ -43,6 +44,8 @@ class WorkerContext:
         self.framework = spec.task.framework
         #: The framework for trials, by the epochs that were planned for them.
         self._frameworks: dict[int, Framework] = {}
+        #: Warnings of schedules that were given.
+        self._warned: set[str] = set()
         self.capture = capture
         #: Whether the worker lives in the user's own process, whose random streams must be left as they are.
         self.guest = guest
@@ -74,7 +77,10 @@ class WorkerContext:
         if self.spec.metric:
             session.check_goal(self.spec.metric, self.spec.mode)
         if trial.planned or self.spec.epochs:
-            session.check_schedules()
+            for text in session.check_schedules():
+                if text not in self._warned:
+                    self._warned.add(text)
+                    messages(SCHEDULES).warning("%s", text)
         return session
 
     def _framework_of(self, trial: Trial) -> Framework:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
+from hopfleet.domain.batching import Batching
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.trial import Config
 from hopfleet.errors import NotFinite, TaskError
@@ -30,9 +31,15 @@ Model = Any
 """A compiled Keras model."""
 
 
+ENDS = ("alpha", "end_learning_rate")
+"""Attributes of Keras' CosineDecay and PolynomialDecay that tell the learning rate after the last step."""
+
+
 class Hooks(GivesExamples, Protocol):
     """The hooks of a task that a session calls."""
 
+    @property
+    def batching(self) -> Batching | None: ...
     def for_config(self, config: Config) -> Hooks: ...
     def build(self, config: Config) -> Model: ...
     def callbacks(self, config: Config) -> Any: ...
@@ -63,6 +70,20 @@ class KerasSession(HostSession):
 
     def check_goal(self, metric: str, mode: str) -> None:
         self._callbacks.check_goal(metric, mode)
+
+    def check_schedules(self) -> Iterator[str]:
+        batching = self.hooks.batching
+        schedule: Any = getattr(self.model.optimizer, "_learning_rate", None)
+        ends_at_0 = next((getattr(schedule, name) == 0 for name in ENDS if hasattr(schedule, name)), False)
+        if batching is None or not ends_at_0 or getattr(schedule, "cycle", False):
+            return
+        steps, planned = schedule.decay_steps + (getattr(schedule, "warmup_steps", 0) or 0), batching.total_steps()
+        if steps < planned - 1:
+            yield (
+                f"{type(schedule).__name__}(decay_steps={schedule.decay_steps}): must end after {planned} steps, those "
+                f"until the end of epoch {batching.epochs}, got {steps}, so that the learning rate would be 0 from "
+                "then on; use self.total_steps"
+            )
 
     def observe(self, metric: float) -> None:
         self._callbacks.observe(self.counters["epochs"] - 1, metric)

@@ -19,7 +19,6 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.trial import Hooks
-from hopfleet.support.logging import SCHEDULES, messages
 
 NEAR = 0.1
 """A length that differs by at most this share from a number of steps was meant to be that number."""
@@ -33,10 +32,6 @@ EFFECTS = {
     "stops": "the learning rate would be 0 from then on",
 }
 """What follows if a schedule ends early."""
-
-
-class Warned(set[str]):
-    """The warnings that a worker has given: a part of its engine cache."""
 
 
 class Pace(NamedTuple):
@@ -58,8 +53,8 @@ class Length(NamedTuple):
     then: str
 
 
-def check_lengths(schedulers: Iterable[LRScheduler], hooks: Hooks, warned: set[str]) -> None:
-    """Raise TaskError if a schedule ends before training does; log a warning where that goes wrong silently."""
+def check_lengths(schedulers: Iterable[LRScheduler], hooks: Hooks) -> Iterator[str]:
+    """Raise TaskError if a schedule ends before training does; yield a warning where that goes wrong silently."""
     batching = hooks.batching
     if batching is None:
         return
@@ -75,12 +70,10 @@ def check_lengths(schedulers: Iterable[LRScheduler], hooks: Hooks, warned: set[s
             schedule = schedule.schedule
         for length, begins in _lengths(schedule, pace.steps):
             effect = _effect(length, pace._replace(steps=pace.steps - begins))
-            text = effect and _worded(length, pace, begins, effect)
             if effect == RAISES:
-                raise TaskError(text)
-            if text and text not in warned:
-                warned.add(text)
-                messages(SCHEDULES).warning("%s", text)
+                raise TaskError(_worded(length, pace, begins, effect))
+            if effect:
+                yield _worded(length, pace, begins, effect)
 
 
 def _lengths(schedule: LRScheduler, steps: int, begins: int = 0) -> Iterator[tuple[Length, int]]:

@@ -28,7 +28,7 @@ from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
-from hopfleet.frameworks.torch.schedules import Warned, check_lengths
+from hopfleet.frameworks.torch.schedules import check_lengths
 from hopfleet.frameworks.torch.settings import WARN, products_in
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import Snapshot, identity
@@ -147,8 +147,8 @@ class TorchSession(Session):
                     f"build the schedule with mode={mode!r}"
                 )
 
-    def check_schedules(self) -> None:
-        check_lengths(self.schedulers, self.hooks, self.cache.part(Warned))
+    def check_schedules(self) -> Iterator[str]:
+        return check_lengths(self.schedulers, self.hooks)
 
     # ---------------------------------------------------------------------------------------------- the work
 
