@@ -45,10 +45,9 @@ def test_the_batch_size_of_a_configuration() -> None:
     assert plan.of(MappingProxyType({"batch_size": 3})).batch_size == 3
 
 
-def test_folds_and_other_epochs() -> None:
+def test_folds() -> None:
     plan = Batching((1, 2, 3, 4), 2, False, 5)
     assert plan.without(range(1, 4, 2)).rows == (1, 3)
-    assert (plan.until(7).epochs, plan.until(0).epochs) == (7, 5)
 
 
 def test_a_recorded_experiment() -> None:

@@ -21,6 +21,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "search": ([{}], ["grid", None]),
     "metric": (["loss"], [1, None]),
     "mode": (["min", "max"], ["mean", "", None]),
+    "partition_rows": ([[], [3, 4]], [3, [None], [0.5], "3"]),
     "bare_task": ([True, False], [0, None, "yes"]),
     "seed": ([0, -1, 10**30], [True, 0.5, "0"]),
     "batch_size": ([1, 2**63 - 1], [0, -1, 2**63, True, 1.0, "1"]),

@@ -54,10 +54,6 @@ class Batching:
         """Return the batching of a configuration, which may have a batch size of its own."""
         return replace(self, batch_size=batch_size(config, self.batch_size))
 
-    def until(self, epochs: int) -> Self:
-        """Return the batching of a trial that was planned for other epochs; 0 for those of the experiment."""
-        return replace(self, epochs=epochs) if epochs else self
-
     def without(self, partitions: Collection[int]) -> Self:
         """Return the batching of a model that some partitions validate."""
         return replace(self, rows=tuple(rows for part, rows in enumerate(self.rows) if part not in partitions))
