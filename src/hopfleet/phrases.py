@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-NAMES, LETTERS = 20, 200
-"""Names that a message lists at most, and characters of one value."""
+NAMES, LETTERS, MESSAGE = 20, 200, 2000
+"""Names that a message lists at most, characters of one value, and characters of a whole message."""
 
+BITS = 128
+"""Bits of the largest integer that a message shows with its digits."""
 
 LIKE = 0.65
 """Least similarity of two names, from 0 to 1, at which one may be a misspelling of the other."""
@@ -15,12 +17,32 @@ LIKE = 0.65
 
 def shown(value: object) -> str:
     """Return a value for a message: its ``repr`` in one short line, or its type if the ``repr`` is an address."""
-    text = " ".join(repr(value).split())
+    text = " ".join(_repr(value).split())
     if " at 0x" in text:
         kind = value if isinstance(value, type) else type(value)
         name = getattr(value, "__qualname__", "").rpartition(".")[2]
         text = f"<{kind.__name__} {name}>" if name else f"<{kind.__module__}.{kind.__qualname__}>"
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 3]}..."
+    return cut(text, LETTERS)
+
+
+def _repr(value: object) -> str:
+    """Return the ``repr`` of any value: some values have none, or one that is too long to make."""
+    if isinstance(value, int) and value.bit_length() > BITS:
+        return f"<an integer of {value.bit_length():,} bits>"
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__qualname__} without a repr: {type(error).__name__}>"
+
+
+def cut(text: str, most: int = MESSAGE) -> str:
+    """Return a text of a readable length: a message may quote what a user sent."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def plural(count: int, noun: str) -> str:
+    """Return ``1 trial`` or ``2 trials``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def nearest(given: object, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from statistics import median
 import benchmarks.faults
 import benchmarks.verify
 from benchmarks.row import Row, milliseconds, table
-from tests.chaos import files, processes, simulated, soak
+from tests.chaos import asking, files, processes, simulated, soak
 from tests.chaos.runs import Report
 
 RESUME_BAR = 3.0
@@ -27,6 +27,7 @@ ATTACKS: dict[str, Callable[[int, int], Report]] = {
     "writes": lambda faults, seed: processes.writes(max(3, faults // 10), seed),
     "soak": lambda faults, seed: soak.soak(max(16, 2 * faults), 0.02, (0.1, 0.3), seed)[0],
     "stop": lambda faults, seed: processes.stopped_and_continued(max(3, faults // 50), seed),
+    "requests": lambda faults, seed: asking.random_requests(faults, seed),
     "models": lambda faults, seed: files.damaged_models(max(6, faults // 10), seed),
     "journal": lambda faults, seed: files.damaged_journal(max(3, faults // 50), seed),
     "clock": lambda faults, seed: files.clock_jumps(max(2, faults // 100), seed),

@@ -31,7 +31,7 @@ def test_simulated(seeds: range) -> None:
     assert f"{len(seeds):,} seeds" in told
 
 
-LONG = {"soak", "writes", "models", "stop", "disk", "controller-again"}
+LONG = {"requests", "soak", "writes", "models", "stop", "disk", "controller-again"}
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def test_an_urgent_trial_that_no_idle_worker_can_take_holds_nobody_up():
 def test_more_trials_and_more_epochs():
     desk = Wheel("w1", epochs=1, trials=2)
     text, follow = desk.granted("extend", trials=1, epochs=2)
-    assert text == "1 more trials; all train until epoch 3"
+    assert text == "1 more trial; all train until epoch 3"
     assert follow[0] == m.SearchExtended(1, 2)
     assert [(x.trial, x.epochs) for x in of(follow, m.TrialResumed)] == [("t0001", 3), ("t0002", 3)]
     assert of(follow, m.TrialAdded)[0].epochs == 3
@@ -346,7 +346,7 @@ def test_other_dimensions():
 
 def test_a_search_that_cannot_be_extended_says_so():
     class Fixed(Random):
-        extend = Grid.extend
+        extend, check_extension = Grid.extend, Grid.check_extension
 
     desk = Wheel("w1", search=Fixed(1, 1))
     assert "a grid has one trial per point" in desk.refused("extend", trials=1)
@@ -387,7 +387,7 @@ def test_nobody_waits_for_the_successor_of_a_retired_worker():
     desk.granted("workers", count=1)
     desk.granted("stop", trial="t0002", now=True)
     desk.tell(m.WorkerLost("w2", "killed"))
-    assert desk.refused("workers", count=1) == "there are 1 workers already"
+    assert desk.refused("workers", count=1) == "there is 1 worker already"
 
 
 def test_a_wish_for_workers_waits_for_the_successor_of_a_stopped_one():

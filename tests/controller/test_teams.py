@@ -193,7 +193,7 @@ def test_workers_stay_while_others_start_or_leave() -> None:
 def test_a_run_that_drains_forms_no_team() -> None:
     desk = Desk(4)
     desk.train("w1")
-    desk.tell(m.RequestMade("drain", {}, "ada", 1))
+    desk.tell(m.RequestMade("drain"))
     desk.release()
     assert desk.controller.finished and not any(isinstance(message, m.FormTeams) for message in desk.log)
 

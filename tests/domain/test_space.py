@@ -252,7 +252,7 @@ def test_grid_crosses_all_choices_the_last_fastest():
 
 
 @quick
-@given(st.lists(st.lists(st.integers(), min_size=1, max_size=4), min_size=1, max_size=4))
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_grid_has_every_combination_once(options):
     space = {f"d{index}": choice(values) for index, values in enumerate(options)}
     points = spaces.grid(space)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import sqlite3
 from pathlib import Path
@@ -10,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from hopfleet.domain.messages import Finish, Message, RequestMade, RunStarted, TrialAdded, WorkerLost
+from hopfleet.domain.messages import (
+    Finish,
+    Message,
+    RequestAnswered,
+    RequestMade,
+    RunStarted,
+    TrialAdded,
+    WorkerLost,
+)
 from hopfleet.errors import JournalError
 from hopfleet.store.journal import Journal
 
@@ -114,7 +123,9 @@ def test_a_reader_does_not_keep_a_run_from_ending(path: Path) -> None:
     assert messages(path) == [*MESSAGES, MESSAGES[0]]
 
 
-@pytest.mark.parametrize("row", [(0, "ada", "stop", "{"), (0, "ada", "stop", "[1]"), (0, b"x", b"y", "{}")], ids=repr)
+@pytest.mark.parametrize(
+    "row", [(0, "ada", "stop", "{"), (0, "ada", "stop", "[1]"), (0, b"\xff", b"\xfe", b"\xff")], ids=repr
+)
 def test_a_malformed_request_does_not_end_a_run(path: Path, row: tuple[Any, ...]) -> None:
     with contextlib.closing(Journal(path, writable=True)) as journal:
         journal.requests.ask("ada", "stop", {"trial": "t0001"})
@@ -122,7 +133,22 @@ def test_a_malformed_request_does_not_end_a_run(path: Path, row: tuple[Any, ...]
         journal._database.execute(f"INSERT INTO {table} VALUES (2, ?, ?, ?, ?)", row)
         journal.requests.ask("ada", "stop", {"trial": "t0002"})
         good, bad, more = journal.requests.pending()
-        assert (good.request, bad.request, bad.number, more.arguments) == ("stop", "", 2, {"trial": "t0002"})
+        assert (good.problem, bad.number, bad.arguments, more.arguments) == ("", 2, {}, {"trial": "t0002"})
+        assert bad.problem.endswith("its arguments must be a JSON object of at most 1,000,000 characters")
         assert [request.number for request in journal.requests.trail()] == [1, 2, 3]
         journal.append(8.0, [good, bad, RequestMade("", {}, "ada", 2)])
         assert [request.number for request in journal.requests.pending()] == [3]
+
+
+def test_a_journal_with_nan_in_a_request_goes_on(path: Path) -> None:
+    """Releases before 0.3 journaled such requests, and then could not find the next one: SQLite refuses NaN in JSON."""
+    refused = RequestMade("clone", {"trial": "t0001", "changes": {"lr": math.nan}}, "ada", 1)
+    with contextlib.closing(Journal(path, writable=True)) as journal:
+        journal.append(8.0, [refused, RequestAnswered(1, False, "lr=nan: must be a finite number")])
+        assert (
+            "NaN" in journal._database.execute("SELECT body FROM messages WHERE kind = 'OperatorAsked'").fetchone()[0]
+        )
+    with contextlib.closing(Journal(path, writable=True)) as journal:
+        assert journal.requests.pending() == [] and journal.requests.answer(1) is not None
+        assert [journal.requests.ask("ada", "pause", {}) for _ in range(2)] == [1, 2]
+        assert [request.number for request in journal.requests.pending()] == [2]

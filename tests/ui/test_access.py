@@ -150,6 +150,9 @@ def test_oversized_and_malformed_requests_are_refused(own_home: Path) -> None:
         b'{"request": "explode"}',
         b'{"request": []}',
         b'{"request": "stop", "arguments": {"shell": 1}}',
+        b'{"request": "add", "arguments": {"config": %s1%s}}' % (b'{"a":' * 900, b"}" * 900),
+        b'{"request": "prioritise", "arguments": {"trial": "t0001", "level": %s}}' % (b"9" * 3000),
+        b'{"request": "extend", "arguments": {"space": %s1%s}}' % (b'{"a":' * 450, b"}" * 450),
     ):
         answer = post(path, SAME, gate(), body)
         assert answer.status_code == 400, body

@@ -31,6 +31,7 @@ from hopfleet.controller.decisions.workers import (
 )
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
+from hopfleet.domain.bounds import MOST_WORKERS
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config
 from hopfleet.planner.teams import Scaling
@@ -55,6 +56,7 @@ class Controller:
         valid_partitions: int,
         seed: int = 0,
         max_live: int = MAX_LIVE,
+        max_workers: int = MOST_WORKERS,
         estimates: Estimates | None = None,
         fixed_order: bool = False,
         deterministic: bool = False,
@@ -78,6 +80,8 @@ class Controller:
             in_rounds=deterministic and search.listens,
         )
         self.max_live = max_live
+        #: How many workers a person may ask for.
+        self.max_workers = max_workers
         #: How fast teams are; without it, no worker ever gives way to a team.
         self.scaling = scaling
         if scaling is not None:
@@ -198,7 +202,7 @@ class Controller:
     def _decide(self) -> Iterator[m.Message]:
         """Decide until nothing is left to decide. Each message is applied before the next one is thought of."""
         state, search = self.state, self.state.search
-        yield from answer_requests(state)
+        yield from answer_requests(state, self.max_workers)
         yield from give_up_overdue(state)
         touched: dict[str, None] = {}
         while True:

@@ -14,12 +14,14 @@ from typing import Any
 from hopfleet.controller.request_arguments import check_arguments
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
+from hopfleet.domain.bounds import MOST_WORKERS, integer
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import UsageError
+from hopfleet.errors import UsageError, describe
+from hopfleet.phrases import cut, plural, shown
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
-from hopfleet.search.base import Clone, Search, at_least_one
+from hopfleet.search.base import Clone, Search
 
 
 class Refused(Exception):
@@ -33,6 +35,9 @@ class Add:
     config: Config
 
 
+EXAMPLES = 8
+"""Configurations that are drawn from a changed space before the change is granted."""
+
 Step = m.Decision | m.Command | Clone | Add
 
 
@@ -45,11 +50,13 @@ class Office:
     held: bool
     #: The name that the next trial will have.
     next_trial: str
+    #: How many workers the run may have.
+    max_workers: int = MOST_WORKERS
 
     def known(self, trial: str) -> Progress:
         progress = self.schedule.find(trial)
         if progress is None:
-            raise Refused(f"trial {trial!r}: there is none of that name; hopfleet show lists them")
+            raise Refused(f"trial {shown(trial)}: there is none of that name; hopfleet show lists them")
         return progress
 
     def live(self, trial: str) -> Progress:
@@ -62,13 +69,19 @@ class Office:
 
 
 def answer(asked: m.RequestMade, office: Office) -> tuple[list[Step], str]:
-    """Return the steps of a request, in order, and the answer to the user. Raises Refused."""
+    """Return the steps of a request, in order, and the answer to the user. Raises Refused, and no other error."""
+    if asked.problem:
+        raise Refused(asked.problem)
     try:
         check_arguments(asked.request, asked.arguments, office.search.space)
         given = {name: value for name, value in asked.arguments.items() if value is not None}
         return REQUESTS[asked.request](office, **given)
+    except Refused:
+        raise
     except UsageError as error:
-        raise Refused(str(error)) from error
+        raise Refused(cut(str(error))) from error
+    except Exception as error:  # of a search from elsewhere; the run must go on
+        raise Refused(f"{asked.request}: the request raised {cut(describe(error))}") from error
 
 
 # ------------------------------------------------------------------------------------------------- one trial
@@ -165,7 +178,10 @@ def _extend(
     if not (trials or epochs or space):
         raise Refused("extend by what? Give trials, epochs or dimensions")
     search = office.search
-    copy.deepcopy(search).extend(trials=trials, epochs=epochs, space=spaces.parse(space or {}))
+    extended = copy.deepcopy(search)
+    extended.extend(trials=trials, epochs=epochs, space=spaces.parse(space or {}))
+    if space:
+        extended.examples(EXAMPLES)  # raises if a constraint cannot be met, or evaluated, with the new dimensions
     until = search.max_epochs + epochs
     longer = [
         name
@@ -174,7 +190,7 @@ def _extend(
         if progress.state is TrialState.COMPLETED or (name in office.schedule.trials and progress.outcome is None)
     ]
     steps: list[Step] = [m.SearchExtended(trials, epochs, dict(space or {}))]
-    more = [f"{trials} more trials"] * bool(trials) + [f"all train until epoch {until}"] * bool(epochs)
+    more = [plural(trials, "more trial")] * bool(trials) + [f"all train until epoch {until}"] * bool(epochs)
     more += [f"{', '.join(space)} changed"] if space else []
     return [*steps, *(m.TrialResumed(name, until) for name in longer)], "; ".join(more)
 
@@ -195,9 +211,9 @@ def _workers(office: Office, count: int = 0, by: int = 0) -> tuple[list[Step], s
     here = [slot for slot in office.schedule.slots.values() if not slot.retired]
     if by:
         count = len(here) + by
-    at_least_one("workers", count)
+    integer("workers", count, 1, office.max_workers, f"; this run may have {office.max_workers:,}")
     if count == len(here):
-        raise Refused(f"there are {count} workers already")
+        raise Refused(f"there {'is' if count == 1 else 'are'} {plural(count, 'worker')} already")
     if count > len(here):
         return [m.AddWorkers(count - len(here))], f"from {len(here)} to {count} workers"
     # Those that do nothing go first, then the newest.

@@ -245,7 +245,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.RequestMade) -> None:
-        if message.request != "drain":
+        if message.request != "drain" or message.number:
             self.requests.append(message)
             self.waiting = max(0, self.waiting - 1)
             return

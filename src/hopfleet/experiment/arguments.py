@@ -17,6 +17,7 @@ from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain import space as spaces
+from hopfleet.domain.bounds import MOST_WORKERS, ROWS, integer
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.placement import AUTO, SINGLE, STRATEGY, Strategies, TeamShape
 from hopfleet.domain.trial import Config
@@ -31,7 +32,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver
 from hopfleet.scheduler.timeouts import Timeout
 from hopfleet.search import SEARCHES
-from hopfleet.search.base import Constraint, Goal, Search, allowed, at_least_one
+from hopfleet.search.base import Constraint, Goal, Search, allowed
 from hopfleet.search.stopping import STOPPING_RULES, Stopping
 from hopfleet.store.folder import check_name
 from hopfleet.support import registry
@@ -244,9 +245,7 @@ def warm_start(given: Any) -> list[Any]:
 def workers(given: Any) -> int | str:
     if given == "auto":
         return "auto"
-    if type(given) is not int or given < 1:
-        raise UsageError(f"workers={given!r}: must be an integer of at least 1, or 'auto'")
-    return given
+    return integer("workers", given, 1, MOST_WORKERS, ", or 'auto'")
 
 
 def backend(given: Backend | type[Backend] | str) -> Backend | type[Backend]:
@@ -350,7 +349,7 @@ def batch_size(given: Any) -> int:
     if isinstance(given, spaces.Dimension | list | tuple):
         several = given if isinstance(given, spaces.Dimension) else f"choice({list(given)!r})"
         raise UsageError(f"batch_size={given!r}: must be one integer; to try several, put {several} into the space")
-    return at_least_one("batch_size", given)
+    return integer("batch_size", given, 1, ROWS)
 
 
 def order(given: str) -> str:

@@ -28,7 +28,7 @@ from hopfleet.experiment.loading import ADJUST, PREVIEW, RESUME, avoided
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare, take_back, verify_data, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
-from hopfleet.experiment.resources import WorkerPlan, on_cluster, plan_workers
+from hopfleet.experiment.resources import WorkerPlan, on_cluster, plan_workers, worker_limit
 from hopfleet.experiment.running import OnceAtWork, observers_of, run_loop
 from hopfleet.experiment.teams import find_teams
 from hopfleet.forecast.forecast import Forecast
@@ -346,7 +346,7 @@ class Experiment(Signposted):
                     if start.resumed
                     else forecast.foresee(self.folder, view, later.append, fail_fast=self.run_options.fail_fast)
                 )
-                controller = self._controller(forecast, found, view)
+                controller = self._controller(forecast, found, view, worker_limit(backend, plan.workers))
                 drop(self.folder)
                 info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
                 with CallbackObserver(self.callbacks, info) as callbacks:
@@ -374,7 +374,7 @@ class Experiment(Signposted):
             return backend.versions(self.folder.checkpoints)
         return self.store.versions(self.folder.checkpoints)
 
-    def _controller(self, forecast: Forecast, found: Profiles, view: LiveView) -> Controller:
+    def _controller(self, forecast: Forecast, found: Profiles, view: LiveView, max_workers: int) -> Controller:
         # A search remembers what it was told; each run starts with a copy that was told nothing.
         search = copy.deepcopy(self.search)
         self._learn(search, view)
@@ -385,6 +385,7 @@ class Experiment(Signposted):
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
             seed=self.seed,
+            max_workers=max_workers,
             estimates=Estimates(outline.rows, outline.prior(found) if found.timed else None),
             fixed_order=outline.fixed_order,
             deterministic=self.run_options.deterministic,

@@ -12,6 +12,7 @@ from hopfleet.backends.base import Backend, Cluster
 from hopfleet.data import Dataset, Live, open_dataset, partition
 from hopfleet.data.partitioning import join
 from hopfleet.data.sources import open_source
+from hopfleet.domain.bounds import MOST_WORKERS, ROWS, integer
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
@@ -20,7 +21,6 @@ from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import KFold, folded
 from hopfleet.monitor.wording import plural
 from hopfleet.planner.teams import Scaling
-from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, most_workers, this_machine
 from hopfleet.worker.secrets import read
@@ -107,7 +107,7 @@ def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int, te
     for reference in set().union(*map(references, configs)):
         read(reference)
     for size in {config.get("batch_size", batch_size) for config in configs}:
-        at_least_one("batch_size", size)
+        integer("batch_size", size, 1, ROWS)
         if size > smallest:
             raise UsageError(
                 f"batch_size={size}: is larger than the smallest partition ({smallest} rows); use smaller "
@@ -192,6 +192,11 @@ def plan_workers(
         return WorkerPlan(device, room, why) if room <= trials else WorkerPlan(device, trials, "one per trial")
     count, why = choose_workers(this_machine(), device=device, devices=devices, threads=threads, trials=trials)
     return WorkerPlan(device, count, why)
+
+
+def worker_limit(backend: Backend, workers: int) -> int:
+    """Return how many workers a person may ask a run for that starts with ``workers``: as many, or what is sensible."""
+    return MOST_WORKERS if on_cluster(backend) else max(workers, most_workers(this_machine()))
 
 
 def _plan_cluster_teams(

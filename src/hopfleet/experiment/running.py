@@ -18,7 +18,7 @@ from hopfleet.runtime.loop import Interrupts, Loop
 from hopfleet.runtime.records import HealthRecord, TrialRecords
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder
-from hopfleet.store.local import MALFORMED
+from hopfleet.store.local import MALFORMED, recalled
 from hopfleet.support.background import Chores
 from hopfleet.version import __version__
 
@@ -78,7 +78,7 @@ def run_loop(
 def _recalled(journal: JournalStore, observers: Sequence[Observer]) -> Iterator[Message]:
     """Yield the messages of earlier runs, after the observers have taken note of them."""
     recalls = [observer.recall for observer in observers]
-    for _, when, message in journal.read():
+    for when, message in recalled(journal):
         for recall in recalls:
             recall(when, message)
         yield message

@@ -201,13 +201,21 @@ def check_metrics(goal: Goal, *, has_valid: bool, found: Collection[str] | None 
     """Return the metrics of a goal that evaluation must provide; raise UsageError if they are not ``found``."""
     named = [name for name in goal.metrics if not name.startswith("train_") and name != EPOCH]
     evaluated = [name for name in named if name != PARAMS]
+    limits = {limit.metric: f"constraints=[{str(limit)!r}]" for limit in goal.limits}
     if evaluated and not has_valid:
-        raise UsageError(f"metric={evaluated[0]!r}: there is no valid=... data; give some, or use metric='train_loss'")
+        named_by, near = _named_by(evaluated[0], limits), did_you_mean(evaluated[0], [PARAMS] * bool(limits))
+        raise UsageError(f"{named_by}: {near}there is no valid=... data; give some, or use metric='train_loss'")
     missing = next((name for name in named if found is not None and name not in found), None)
     if missing is not None:
-        near, known = did_you_mean(missing, found or ()), listed(missing, found or ())
-        raise UsageError(f"metric={missing!r}: metrics() does not return it; {near}it returns {known}")
+        own = [PARAMS, EPOCH] if missing in limits else []
+        near, known = did_you_mean(missing, [*(found or ()), *own]), listed(missing, found or ())
+        raise UsageError(f"{_named_by(missing, limits)}: metrics() does not return it; {near}it returns {known}")
     return named
+
+
+def _named_by(metric: str, limits: Mapping[str, str]) -> str:
+    """Return the argument that names a metric."""
+    return limits.get(metric, f"metric={metric!r}")
 
 
 def check_failures(profiles: Collection[Profile]) -> None:

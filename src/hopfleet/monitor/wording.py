@@ -12,6 +12,7 @@ from typing import Any
 from hopfleet.domain.messages import UnitOverdue
 from hopfleet.domain.trial import Config
 from hopfleet.monitor.records import TrialHistory
+from hopfleet.phrases import plural as plural
 from hopfleet.safe_text import visible
 
 
@@ -111,10 +112,6 @@ def size(count: float) -> str:
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     """Return a sort key that puts ``w2`` before ``w10``."""
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name))
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def waiting_for(partitions: Sequence[int]) -> str:

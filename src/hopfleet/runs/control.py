@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import json
 import os
+import re
 import shlex
 import socket
 import time
@@ -19,12 +20,16 @@ from typing import Any, ClassVar
 
 from hopfleet.controller.request_arguments import check_arguments
 from hopfleet.domain import space as spaces
+from hopfleet.domain.bounds import MOST, MOST_WORKERS, excess
 from hopfleet.domain.messages import RequestAnswered
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.history import History, TrialHistory
+from hopfleet.phrases import shown
 from hopfleet.runs.state import read_history
+from hopfleet.search import SEARCHES
+from hopfleet.search.base import Search
 from hopfleet.store.base import JournalStore, Request
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.local import open_journal
@@ -33,6 +38,9 @@ from hopfleet.support.deprecation import deprecated
 
 WAIT_SECONDS = 10.0
 """Default seconds to wait for the answer of a running experiment; without one, the request stays in the queue."""
+
+DIGITS = 18
+"""Most digits of the number of a trial, or of workers, that are read as a number."""
 
 LOOK_SECONDS = 0.02
 """Seconds between two looks into the journal while waiting for an answer."""
@@ -113,6 +121,8 @@ class Control(Signposted):
 
         A dimension is an object or its text, as in ``{"lr": "loguniform(1e-5, 1e-2)"}``.
         """
+        if isinstance(space, Mapping) and (wrong := excess(space, "space")):
+            raise UsageError(wrong)
         described = spaces.describe(space) if isinstance(space, Mapping) else {} if space is None else space
         return self._ask("extend", trials=trials, epochs=epochs, space=described)
 
@@ -146,7 +156,10 @@ class Control(Signposted):
         running = self.folder.running
         # The controller of a running experiment checks the same and answers, so that a refusal is in the audit trail.
         if not running or not _is_json(given):
-            check_arguments(request, given, spaces.recalled(self.folder.definition()["space"]))
+            definition = self.folder.definition()
+            check_arguments(request, given, spaces.recalled(definition["space"]))
+            if request == "extend":
+                _check_extension(definition["search"].get("search", ""), given)
         if not running:
             CHECKS.get(request, _unchecked)(read_history(self.folder), given)
         with self._journal() as journal:
@@ -242,6 +255,14 @@ def _check_extend(history: History, given: Mapping[str, Any]) -> None:
         raise UsageError("extend: nothing to add; give trials, epochs or dimensions")
 
 
+def _check_extension(search: str, given: Mapping[str, Any]) -> None:
+    """Raise UsageError if no search of that class, as far as Hopfleet knows it, can be extended in this way."""
+    for known in SEARCHES.values():
+        if isinstance(known, type) and issubclass(known, Search) and known.__name__ == search:
+            space = spaces.parse(given["space"])
+            known.check_extension(trials=given["trials"], epochs=given["epochs"], space=space)
+
+
 def _check_running(history: History, given: Mapping[str, Any]) -> None:
     raise UsageError(f"{history.name} is not running, so there is nothing to pause or continue")
 
@@ -264,6 +285,9 @@ def _plain(values: Any, name: str) -> Any:
 
 
 def _is_json(given: Mapping[str, Any]) -> bool:
+    """Whether arguments can be put into the queue; if not, the check of arguments names what is wrong."""
+    if any(excess(value, name) for name, value in given.items()):
+        return False
     try:
         json.dumps(given)
     except (TypeError, ValueError):
@@ -272,18 +296,20 @@ def _is_json(given: Mapping[str, Any]) -> bool:
 
 
 def _name(trial: str | int) -> str:
-    text = str(trial)
-    return f"t{int(text):04d}" if text.isascii() and text.isdigit() else text
+    text = str(trial) if not isinstance(trial, int) or abs(trial) <= MOST else shown(trial)
+    return f"t{int(text):04d}" if text.isascii() and text.isdigit() and len(text) <= DIGITS else text
 
 
 def _count(count: int | str) -> tuple[int, bool]:
     """Return a number of workers, and whether the number is relative."""
-    text = str(count)
-    if not (text.isascii() and text.lstrip("+-").isdigit()):
-        raise UsageError(f"workers={count!r}: must be a number, or a change such as '+2' or '-1'")
+    text = shown(count) if isinstance(count, int) else str(count)
+    if not (text.isascii() and re.fullmatch(rf"[+-]?\d{{1,{DIGITS}}}", text)):
+        raise UsageError(
+            f"workers={shown(count)}: must be a number of at most {MOST_WORKERS:,}, or a change such as '+2' or '-1'"
+        )
     relative = text[0] in "+-"
     if int(text) == 0 or (relative and isinstance(count, int)):
-        raise UsageError(f"workers={count!r}: must be an integer of at least 1; to run nothing, pause the experiment")
+        raise UsageError(f"workers={shown(count)}: must be an integer of at least 1; to run none, pause the experiment")
     return int(text), relative
 
 

@@ -17,9 +17,11 @@ from typing import Any
 
 from hopfleet.domain.messages import Message, RunStarted
 from hopfleet.errors import JournalError
+from hopfleet.phrases import plural
 from hopfleet.store.definitions import problem
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
+from hopfleet.store.local import recalled
 from hopfleet.support.files import digest, read_json, write_text
 
 TABLE = "recovered.json"
@@ -68,7 +70,7 @@ def _rows(folder: RunFolder) -> tuple[list[Row], bool]:
     rows: list[Row] = []
     try:
         with contextlib.closing(Journal(folder.journal_file)) as journal:
-            for _, time, message in journal.read():
+            for time, message in recalled(journal):
                 rows.append((time, message))
     except JournalError:
         return rows, False
@@ -87,7 +89,7 @@ def _rebuild_journal(found: Recovery, rows: Sequence[Row]) -> None:
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     beside.rename(path)
-    found.rebuilt.append(f"{path.name}: {len(rows)} messages; the damaged journal is now {aside.name}")
+    found.rebuilt.append(f"{path.name}: {plural(len(rows), 'message')}; the damaged journal is now {aside.name}")
     found.lost.append(
         f"{path.name}: messages after number {len(rows)}, and requests; hopfleet resume {found.folder.handle} trains "
         "what they reported again, with the same bits, and replaces models that are newer than the journal"
@@ -131,7 +133,9 @@ def _list_trials(found: Recovery) -> None:
     ]
     text = json.dumps(found.trials, indent=2) + "\n"
     write_text(folder.path / TABLE, text, durable=True)
-    found.rebuilt.append(f"{TABLE}: {len(names)} trials with their configurations, metrics and models, as far as known")
+    found.rebuilt.append(
+        f"{TABLE}: {plural(len(names), 'trial')} with their configurations, metrics and models, as far as known"
+    )
     found.lost.append(f"{folder.journal_file.name}: all of it, so the run can be neither continued nor replayed")
     unknown = [trial["trial"] for trial in found.trials if trial.get("config") is None]
     if unknown:

@@ -18,7 +18,7 @@ from hopfleet.frameworks.base import Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import Span
 from hopfleet.monitor.page import results_html
-from hopfleet.phrases import did_you_mean, shown
+from hopfleet.phrases import did_you_mean, plural, shown
 from hopfleet.runs.place import Place
 from hopfleet.runs.state import apply_journal, empty_history
 from hopfleet.runs.trial_result import TrialResult
@@ -90,7 +90,7 @@ class Results(Signposted):
         """The trial with the best epoch."""
         best = self.history.best()
         if best is None and any(trial.best for trial in self.history.trials.values()):
-            wanted = ", ".join(map(str, self.history.limits)) or f"a {self.history.metric} that is a number"
+            wanted = ", ".join(map(str, self.history.limits)) or f"a number as its {self.history.metric}"
             raise NotFound(f"{self.name} has no trial with {wanted}; results.trials lists all trials")
         if best is None and self.history.failed:
             raise NotFound(f"{self.name}: {self.history.failed}; results.trials[0].error shows why")
@@ -264,7 +264,7 @@ class Results(Signposted):
         return self.folder.plots / name
 
     def __repr__(self) -> str:
-        return visible(f"<Results {self.name}: {len(self)} trials, {'' if self.finished else 'un'}finished>")
+        return visible(f"<Results {self.name}: {plural(len(self), 'trial')}, {'' if self.finished else 'un'}finished>")
 
     def _repr_html_(self) -> str:
         return results_html(self.history)

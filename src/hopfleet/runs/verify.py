@@ -38,7 +38,7 @@ from hopfleet.errors import HopfleetError, InvariantBroken, JournalError, descri
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
-from hopfleet.store.local import has_journal, missing_part, open_journal
+from hopfleet.store.local import has_journal, missing_part, open_journal, recalled
 from hopfleet.store.shared_memory import KEY
 from hopfleet.store.versions.local import OURS, OURS_SHARED, Versions, references
 from hopfleet.support.files import digest
@@ -354,6 +354,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _passed(journal: JournalStore, known: _Known) -> Iterator[Message]:
-    for _, _, message in journal.read():
+    for _, message in recalled(journal):
         known.take(message)
         yield message

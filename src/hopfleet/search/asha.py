@@ -114,11 +114,15 @@ class ASHA(Sampled):
         steps = [level - before for before, level in pairwise([0, *self.levels])]
         return Expectation(sum(count * step for count, step in zip(counts, steps, strict=True)), "about")
 
-    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+    @classmethod
+    def check_extension(cls, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if epochs:
             raise UsageError(
                 f"epochs={epochs}: the rungs of ASHA are fixed; resume single trials until a later epoch instead"
             )
+
+    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        self.check_extension(trials=trials, epochs=epochs, space=space)
         if space:
             self.sampler.extend(trials=0, epochs=0, space=space)
             self.space = spaces.widened(self.space, space)

@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.bounds import MOST, integer
 from hopfleet.domain.expectation import Bound, Expectation
 from hopfleet.domain.objectives import PARAMS, Limit, feasible
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import SpaceError, UsageError
 from hopfleet.errors import describe as describe_error
+from hopfleet.phrases import shown
 
 MAX_LIVE = 256
 """Trials under way at once; enough to keep every schedule dense, few enough to bound disk and memory use."""
@@ -271,9 +273,13 @@ class Search(ABC):
 
         Raise UsageError, and change nothing, if the search does not support the request.
         """
-        raise UsageError(
-            f"search {type(self).__name__}: cannot be extended; add configurations or clone trials instead"
-        )
+        self.check_extension(trials=trials, epochs=epochs, space=space)
+
+    @classmethod
+    def check_extension(cls, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        """Raise UsageError for a request that no search of this class supports, whatever its state."""
+        if cls.extend is Search.extend:
+            raise UsageError(f"search {cls.__name__}: cannot be extended; add configurations or clone trials instead")
 
     def describe(self) -> dict[str, Any]:
         """Return the search as JSON, for the record and for comparing two definitions."""
@@ -285,9 +291,9 @@ def check_concurrency(value: Any) -> int | str | None:
     """Return ``value`` if it is valid for ``Search.live``, else raise UsageError."""
     if value is None or value == "workers":
         return value  # type: ignore[no-any-return]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
         raise UsageError(
-            f"concurrency={value!r}: must be a number of trials under way at once, at least 1, or 'workers'; "
+            f"concurrency={shown(value)}: must be a number of trials under way at once, 1 to {MOST:,}, or 'workers'; "
             "leave it out for twice the number of workers"
         )
     return value
@@ -323,7 +329,5 @@ def at_least_one(name: str, value: Any) -> int:
 
 
 def at_least(least: int, name: str, value: Any) -> int:
-    """Return ``value`` if it is an integer of at least ``least``, else raise UsageError."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{name}={value!r}: must be an integer of at least {least}")
-    return value
+    """Return ``value`` if it is an integer from ``least`` to ``MOST``, else raise UsageError."""
+    return integer(name, value, least)

@@ -44,11 +44,16 @@ class Grid(Search):
     def examples(self, count: int) -> list[Config]:
         return [self._config(point) for point in self._points[:count]]
 
-    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+    @classmethod
+    def check_extension(cls, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if trials:
             raise UsageError(
                 f"trials={trials}: a grid has one trial per point; change the options of a dimension instead"
             )
+        _check_listable(space)
+
+    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        self.check_extension(trials=trials, epochs=epochs, space=space)
         wider = spaces.widened(self.space, space)
         # Existing points keep their numbers; new points follow.
         more = [point for point in _points(wider) if point not in self._points]
@@ -69,10 +74,14 @@ def _points(space: spaces.Space) -> list[dict[str, object]]:
             f"space={spaces.describe(space)}: a grid cannot enumerate what a function may ask for; search with "
             "hop.Random(trials=...), or write the space as a dict"
         )
+    _check_listable(space)
+    return spaces.grid(space)
+
+
+def _check_listable(space: spaces.Space) -> None:
     for path, dimension in spaces.dimensions(space).items():
         if not isinstance(dimension, spaces.Choice | spaces.Derived):
             raise SpaceError(
                 f"{path}={dimension}: a grid cannot enumerate it; list its values with hop.grid_search([...]) "
                 "or search with hop.Random(trials=...)"
             )
-    return spaces.grid(space)

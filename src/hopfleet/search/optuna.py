@@ -247,13 +247,16 @@ class Optuna(Search):
 
     # ------------------------------------------------------------------------------------------ further requests
 
-    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+    @classmethod
+    def check_extension(cls, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if space:
-            name = type(self).__name__
             raise UsageError(
-                f"space={spaces.describe(space)}: {name} has learned from the current dimensions; "
-                "start a new experiment"
+                f"space={spaces.describe(space)}: {cls.__name__} has learned from the current dimensions; start a new "
+                "experiment"
             )
+
+    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        self.check_extension(trials=trials, epochs=epochs, space=space)
         self._trials += trials
         self.max_epochs += epochs
 

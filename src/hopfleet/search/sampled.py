@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.bounds import integer
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
 from hopfleet.search.base import Decision, Earlier, Goal, Search, check_concurrency
@@ -76,9 +77,8 @@ class Sampled(Search):
 def check_rungs(max_epochs: int, eta: int, min_epochs: int) -> None:
     """Raise UsageError unless these values define rungs."""
     for name, value, least in (("max_epochs", max_epochs, 1), ("eta", eta, 2), ("min_epochs", min_epochs, 1)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            remedy = {"eta": "; 3 keeps the best third", "min_epochs": "; 1 decides after the first epoch"}
-            raise UsageError(f"{name}={value!r}: must be an integer of at least {least}{remedy.get(name, '')}")
+        remedy = {"eta": "; 3 keeps the best third", "min_epochs": "; 1 decides after the first epoch"}
+        integer(name, value, least, remedy=remedy.get(name, ""))
     if min_epochs > max_epochs:
         raise UsageError(
             f"min_epochs={min_epochs}: must be at most max_epochs={max_epochs}; raise max_epochs or lower min_epochs"

@@ -14,11 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.bounds import integer
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
-from hopfleet.phrases import shown
+from hopfleet.phrases import plural, shown
 from hopfleet.search.base import (
     UNLIMITED,
     Clone,
@@ -159,7 +160,7 @@ class Budget(StoppingRule):
         if seconds is epochs is trials is target is None:
             raise UsageError("Budget(): limits nothing; set seconds, epochs, trials or target")
         self.seconds = None if seconds is None else _at_least_zero("seconds", seconds)
-        self.epochs = self.epoch_limit = None if epochs is None else at_least_one("epochs", epochs)
+        self.epochs = self.epoch_limit = None if epochs is None else integer("epochs", epochs, 1, UNLIMITED)
         self.trials = None if trials is None else at_least_one("trials", trials)
         if target is not None and (not _is_number(target) or target != target):
             raise UsageError(f"target={target!r}: must be a number: a value of the metric that is good enough")
@@ -182,7 +183,7 @@ class Budget(StoppingRule):
         if self.seconds is not None and elapsed >= self.seconds:
             return f"the budget of {self.seconds:g} seconds is spent"
         if self.epochs is not None and self._trained >= self.epochs:
-            return f"the budget of {self.epochs} epochs is spent"
+            return f"the budget of {plural(self.epochs, 'epoch')} is spent"
         return self._reached
 
     def limited(self, expected: Expectation) -> Expectation:

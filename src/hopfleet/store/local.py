@@ -6,7 +6,7 @@ Other packages register further names as entry points (``support.registry``).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hopfleet.domain.messages import Message
@@ -66,6 +66,16 @@ def store_of(folder: RunFolder) -> Store:
             "where the experiment is defined"
         )
     return find_store(name)
+
+
+def recalled(journal: JournalStore) -> Iterator[tuple[float, Message]]:
+    """Yield all that a run continues from: the times and messages of its journal. Then read the requests that wait.
+
+    Resuming and verifying share this function, so a journal that passes one can be read by the other.
+    """
+    for _, time, message in journal.read():
+        yield time, message
+    journal.requests.pending()
 
 
 def last_message(folder: RunFolder, store: Store) -> tuple[Message | None, int]:

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hopfleet.domain.bounds import NAME, SIZE, excess
 from hopfleet.domain.messages import RequestAnswered, RequestMade, decode, kind_of
 from hopfleet.errors import JournalError, describe
+from hopfleet.phrases import shown
 from hopfleet.store.base import Request
 
 TABLE = (
@@ -23,10 +25,14 @@ TABLE = (
     "time REAL NOT NULL, who TEXT NOT NULL, wish TEXT NOT NULL, arguments TEXT NOT NULL)"  # prose: allow, on disk
 )
 INSERT = "INSERT INTO wishes (time, who, wish, arguments) VALUES (?, ?, ?, ?)"  # prose: allow, names on disk
-SELECT = (
-    "SELECT number, time, who, wish, arguments FROM wishes "  # prose: allow, names on disk
-    "WHERE number > ? ORDER BY number"
+SELECT = (  # as bytes, of which a part is read: any program may have written anything
+    "SELECT number, CAST(time AS REAL), substr(CAST(who AS BLOB), 1, ?), "
+    "substr(CAST(wish AS BLOB), 1, ?), substr(CAST(arguments AS BLOB), 1, ?) "  # prose: allow, a name on disk
+    "FROM wishes WHERE number > ? ORDER BY number"  # prose: allow, a name on disk
 )
+
+LATEST = 1e11
+"""The latest time, in seconds since 1970, that a request is said to be made at."""
 
 Row = tuple[int, float, str, str, str]
 
@@ -49,7 +55,7 @@ class Requests:
         with _readable():
             self.create()
             (last,) = self._database.execute("SELECT max(number) FROM messages").fetchone()
-            row = (clocks.time(), who, request, json.dumps(arguments))
+            row = (clocks.time(), who.encode(errors="replace").decode()[:NAME], request, json.dumps(arguments))
             number = self._database.execute(INSERT, row).lastrowid
         assert number is not None
         self._before[number] = last or 0
@@ -60,36 +66,31 @@ class Requests:
         self._taken = number
 
     def pending(self) -> list[RequestMade]:
-        """Return the requests that are not in the journal yet. A malformed one has no name: runs refuse it."""
+        """Return the requests that are not in the journal yet. Runs refuse those with a ``problem``."""
         with _readable():
             if self._taken is None:
-                query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = ?"
-                self._taken = int(self._database.execute(query, (kind_of(RequestMade),)).fetchone()[0] or 0)
-            return [
-                RequestMade("", {}, str(who), number)
-                if (arguments := _arguments(row)) is None
-                else RequestMade(request, arguments, who, number)
-                for row in self._rows(self._taken)
-                for number, _, who, request, _ in [row]
-            ]
+                self._taken = max((body.get("number", 0) for body in self._bodies(RequestMade)), default=0)
+            return [_made(row) for row in self._rows(self._taken)]
 
     def trail(self) -> list[Request]:
-        query = "SELECT body FROM messages WHERE kind = ?"
         with _readable():
-            bodies = self._database.execute(query, (kind_of(RequestAnswered),))
-            answers = {answer.number: answer for answer in map(_answer, bodies)}
+            answers = {answer.number: answer for answer in map(_answer, self._bodies(RequestAnswered))}
             return [_request(row, answers.get(row[0])) for row in self._rows(0)]
 
     def answer(self, number: int) -> RequestAnswered | None:
-        query = "SELECT body FROM messages WHERE number > ? AND kind = ? AND json_extract(body, '$.number') = ?"
         with _readable():
-            values = (self._before.get(number, 0), kind_of(RequestAnswered), number)
-            row = self._database.execute(query, values).fetchone()
-            return None if row is None else _answer(row)
+            bodies = self._bodies(RequestAnswered, after=self._before.get(number, 0))
+            return next((_answer(body) for body in bodies if body["number"] == number), None)
+
+    def _bodies(self, cls: type[Any], after: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield the bodies of the messages of one class. They may hold NaN, which SQLite's JSON functions refuse."""
+        query = "SELECT body FROM messages WHERE number > ? AND kind = ? ORDER BY number"
+        for (text,) in self._database.execute(query, (after, kind_of(cls))):
+            yield json.loads(text)
 
     def _rows(self, after: int) -> list[Row]:
         try:
-            return self._database.execute(SELECT, (after,)).fetchall()
+            return [_row(*found) for found in self._database.execute(SELECT, (NAME, NAME, SIZE + 1, after))]
         except sqlite3.OperationalError as error:
             if "no such table" in str(error):  # no request was ever made
                 return []
@@ -105,23 +106,43 @@ def _readable() -> Iterator[None]:
         raise JournalError(f"the requests in the journal cannot be read or written ({describe(error)})") from error
 
 
-def _arguments(row: Row) -> dict[str, Any] | None:
-    """Return the arguments of a request; None if the row is malformed."""
-    _, _, who, request, text = row
-    with contextlib.suppress(TypeError, ValueError, RecursionError):
-        arguments = json.loads(text)
-        if isinstance(arguments, dict) and isinstance(who, str) and isinstance(request, str):
-            return arguments
-    return None
+def _row(number: int, time: float, who: bytes, request: bytes, arguments: bytes) -> Row:
+    return (
+        number,
+        time,
+        who.decode(errors="replace"),
+        request.decode(errors="replace"),
+        arguments.decode(errors="replace"),
+    )
 
 
-def _answer(row: tuple[str]) -> RequestAnswered:
-    answer = decode(kind_of(RequestAnswered), json.loads(row[0]))
+def _made(row: Row) -> RequestMade:
+    """Return a request in a form that a journal can hold, whatever the row has."""
+    number, _, who, request, _ = row
+    arguments, problem = _arguments(row)
+    return RequestMade(request, arguments, who, number, problem)
+
+
+def _arguments(row: Row) -> tuple[dict[str, Any], str]:
+    """Return the arguments of a request; empty, with the reason, if they are unfit for a journal."""
+    *_, request, text = row
+    try:
+        arguments = json.loads(text) if len(text) <= SIZE else None
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        return {}, f"request {shown(request)}: its arguments must be a JSON object of at most {SIZE:,} characters"
+    problems = filter(None, (excess(value, name) for name, value in arguments.items()))
+    return ({}, problem) if (problem := next(problems, "")) else (arguments, "")
+
+
+def _answer(body: dict[str, Any]) -> RequestAnswered:
+    answer = decode(kind_of(RequestAnswered), body)
     assert isinstance(answer, RequestAnswered)
     return answer
 
 
 def _request(row: Row, answer: RequestAnswered | None) -> Request:
     number, time, who, name, _ = row
-    request = Request(number, float(time), str(who), str(name), _arguments(row) or {})
+    request = Request(number, min(max(time, 0.0), LATEST), who, name, _arguments(row)[0])
     return request if answer is None else replace(request, granted=answer.granted, text=answer.text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from unittest import SkipTest
 
 from hopfleet.backends.local.backend import Local
+from hopfleet.domain.bounds import DEPTH, SIZE
 from hopfleet.domain.messages import (
     EpochEnded,
     Finish,
@@ -184,6 +186,23 @@ class RequestSuite:
             assert (refused.granted, refused.text) == (False, "no")
             assert (waiting.number, waiting.granted, waiting.text) == (second, None, "")
             assert 0 < refused.time <= waiting.time
+
+    def test_what_is_unfit_for_a_journal_is_told_instead_of_its_arguments(self, tmp_path: Path) -> None:
+        deep: object = 1
+        for _ in range(DEPTH + 1):
+            deep = {"a": deep}
+        fit = {"lr": [math.nan, math.inf, -math.inf, 0.1], "\ud800": "\x00\ud800", "n": 2**63}
+        for arguments in (fit, {"config": deep}, {"level": 10**3000}, {"name": "x" * SIZE}):
+            with self.opened_by(tmp_path, True, False) as (writer, other):
+                number = other.requests.ask("ada\ud800", "add", arguments)
+                (asked,) = writer.requests.pending()
+                assert (asked.number, bool(asked.problem)) == (number, arguments is not fit), asked.problem
+                assert repr(asked.arguments) == repr(fit if arguments is fit else {})
+                writer.append(1.0, [asked, RequestAnswered(number, False, asked.problem)])
+            with self.opened_by(tmp_path, True) as (writer,):
+                assert not writer.requests.pending() and writer.requests.answer(number) is not None
+                *_, (_, _, again), _ = writer.read()
+                assert repr(again) == repr(asked)
 
     def test_many_processes_make_requests_at_once(self, tmp_path: Path) -> None:
         def ask(who: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hopfleet.domain.bounds import excess
 from hopfleet.errors import HopfleetError, MissingExtra, NotFound, UsageError
 from hopfleet.runs.control import Control
 from hopfleet.ui import details
@@ -210,6 +211,9 @@ class Application:
         if unknown := sorted(arguments.keys() - set(REQUESTS[name])):
             takes = ", ".join(REQUESTS[name]) or "no arguments"
             return _json(encoded({"error": f"{unknown[0]}: unknown; {name} takes {takes}"}), 400)
+        for argument, value in arguments.items():
+            if problem := excess(value, argument):
+                return _json(encoded({"error": problem}), 400)
         key, loop = request.path_params["key"], asyncio.get_running_loop()
 
         def ask() -> Any:

@@ -12,17 +12,18 @@ from hopfleet.domain.objectives import EPOCH
 from hopfleet.domain.rowsum import add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, TrialState, trial_name
+from hopfleet.phrases import plural
 from hopfleet.scheduler.progress import Outcome, Progress
 from hopfleet.search.base import Clone, Decision, Stop, Suggestion, Train
 
 
-def answer_requests(state: State) -> Iterator[m.Message]:
+def answer_requests(state: State, max_workers: int) -> Iterator[m.Message]:
     """Answer a person's requests in order, and carry out those that are granted."""
     while state.requests:
         asked = state.requests[0]
         if asked.request == "workers" and state.schedule.starting:
             return  # wait until all workers that are being started have joined
-        office = Office(state.schedule, state.search, state.held, state.next_trial)
+        office = Office(state.schedule, state.search, state.held, state.next_trial, max_workers)
         try:
             steps, text = answer(asked, office)
         except Refused as refusal:
@@ -95,7 +96,7 @@ def stop_all_if_over(state: State) -> Iterator[m.Message]:
         # A trial that has trained for all its epochs ends by itself.
         stopped = [progress for progress in schedule.trials.values() if progress.epochs_ended < progress.trial.epochs]
     elif schedule.epoch_limit is not None:
-        reason = f"the budget of {schedule.epoch_limit} epochs is spent"
+        reason = f"the budget of {plural(schedule.epoch_limit, 'epoch')} is spent"
         stopped = _unaffordable(state)
     else:
         return

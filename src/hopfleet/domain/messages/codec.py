@@ -185,7 +185,11 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("SaveFailed", e.SaveFailed, (_ref(), *_plain("error", "traceback"))),
     ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"))),
     ("RecordLogged", e.RecordLogged, _plain("worker", "trial", "text")),
-    ("OperatorAsked", e.RequestMade, _plain("arguments", "who", "number", request="wish")),  # prose: allow, a wire name
+    (
+        "OperatorAsked",
+        e.RequestMade,
+        (*_plain("arguments", "who", "number", request="wish"), _if_any("problem")),  # prose: allow, a wire name
+    ),
     (
         "TrialAdded",
         d.TrialAdded,

@@ -213,6 +213,7 @@ class RequestMade:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     who: str = ""
     number: int = 0  #: its number in the queue; 0 if the run's own process made it
+    problem: str = ""  #: why the arguments, which are left out then, are unfit for a journal
 
 
 Event = (

@@ -32,7 +32,7 @@ from hopfleet.domain.space.constructors import (
 )
 from hopfleet.domain.space.dimension import Choice, Derived, Dimension, Float, Integer, Normal
 from hopfleet.domain.space.json_values import flatten, plain
-from hopfleet.domain.space.points import changed, check_values, complete, find, widened
+from hopfleet.domain.space.points import changed, check_dimensions, check_values, complete, find, widened
 from hopfleet.domain.space.text import CONSTRUCTORS, describe, parse, recalled
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Space",
     "changed",
     "check",
+    "check_dimensions",
     "check_values",
     "choice",
     "complete",

@@ -14,7 +14,9 @@ from hopfleet.phrases import shown
 def checked_bounds(name: str, low: Any, high: Any, *, positive: bool = False) -> tuple[float, float]:
     low, high = _number(low), _number(high)
     if not (is_number(low) and is_number(high) and low < high):
-        raise SpaceError(f"{name}({low!r}, {high!r}): both bounds must be finite numbers, the first below the second")
+        raise SpaceError(
+            f"{name}({shown(low)}, {shown(high)}): both bounds must be finite numbers, the first below the second"
+        )
     if positive and low <= 0:
         raise SpaceError(
             f"{name}({low!r}, {high!r}): the lower bound must be above 0, since its logarithm is taken; give the "
@@ -25,8 +27,11 @@ def checked_bounds(name: str, low: Any, high: Any, *, positive: bool = False) ->
 
 def checked_integers(name: str, low: Any, high: Any) -> tuple[int, int]:
     low, high = _number(low), _number(high)
-    if not (isinstance(low, int) and isinstance(high, int) and low < high):
-        raise SpaceError(f"{name}({low!r}, {high!r}): both bounds must be integers, the first below the second")
+    if not (isinstance(low, int) and isinstance(high, int) and low < high and is_number(low) and is_number(high)):
+        raise SpaceError(
+            f"{name}({shown(low)}, {shown(high)}): both bounds must be integers, the first below the second, and of at "
+            "most 64 bits"
+        )
     return low, high
 
 

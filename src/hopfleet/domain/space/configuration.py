@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hopfleet.domain.bounds import MOST, excess
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.space.chooser import Chooser, Draw, Space, function_name
 from hopfleet.domain.space.dimension import Choice, Derived, Dimension
@@ -34,6 +36,8 @@ def check(space: Space) -> None:
         raise SpaceError(
             "space={}: is empty; name at least one hyper-parameter, e.g. {'lr': hop.loguniform(1e-4, 1e-1)}"
         )
+    if wrong := excess(space, "space"):
+        raise SpaceError(wrong)
     names: set[str] = set()
     _check_grids(space)
     for path, value in leaves(space):
@@ -88,7 +92,19 @@ def values(space: Space, config: Config) -> dict[str, Any]:
 def grid(space: Space) -> list[dict[str, Any]]:
     """Return every combination of the options of all choices, as {path: option}; the last path varies fastest."""
     choices = {path: value.options for path, value in dimensions(space).items() if isinstance(value, Choice)}
+    _check_points(choices)
     return [dict(zip(choices, combination, strict=True)) for combination in itertools.product(*choices.values())]
+
+
+def _check_points(choices: Mapping[str, Sequence[Any]]) -> None:
+    """Raise SpaceError for a grid with too many points to list."""
+    points = math.prod(map(len, choices.values()))
+    if points > MOST:
+        names = ", ".join(f"{path} ({len(options):,})" for path, options in choices.items())
+        raise SpaceError(
+            f"a grid of {points:,} points, {shown(names)[1:-1]}: must have at most {MOST:,}; give fewer options, or "
+            "search with hop.Random(trials=...) and hop.choice"
+        )
 
 
 def configure(space: Space, *, seed: int, number: int | str, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:

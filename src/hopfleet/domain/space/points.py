@@ -14,7 +14,7 @@ from hopfleet.domain.space.dimension import Choice, Derived, Dimension, Float, I
 from hopfleet.domain.space.json_values import alike, flatten, is_number, leaves, plain, put
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError
-from hopfleet.phrases import did_you_mean
+from hopfleet.phrases import did_you_mean, shown
 
 
 def find(space: Space, config: Config) -> dict[str, tuple[Dimension, Any]] | None:
@@ -107,7 +107,7 @@ def changed(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in changes.items():
         if name not in known:
             raise SpaceError(
-                f"{name}={value!r}: the configuration has no {name!r}; {did_you_mean(name, known)}it has "
+                f"{name}={shown(value)}: the configuration has no {name!r}; {did_you_mean(name, known)}it has "
                 f"{', '.join(known)}"
             )
         put(result, name.split(".") if name not in config else [name], plain(value, [name]))
@@ -118,20 +118,49 @@ def check_values(space: Space, values: Mapping[str, Any]) -> None:
     """Raise SpaceError for a value, given by dotted path, that cannot be meant: not finite, or unlike all of its
     dimension in kind or in sign.
 
-    A value beyond the bounds of its dimension is allowed: users may look outside the space.
+    A value beyond the bounds of its dimension is allowed: users may look outside the space. NaN and infinities are
+    allowed where they are options or constants of the space itself.
     """
     known = {} if callable(space) else {".".join(path): value for path, value in leaves(space)}
     for name, value in values.items():
-        constraint = _unlike(known.get(name), value)
-        if constraint:
-            suffix = f", as in {known[name]}" if isinstance(known.get(name), Dimension) else ""
-            raise SpaceError(f"{name}={value!r}: must be {constraint}{suffix}")
+        _check_like(name, value, known.get(name), value)
+
+
+def check_dimensions(space: Space, others: Mapping[str, Any]) -> None:
+    """Raise SpaceError for a dimension or a constant that yields values unlike those of the dimension it replaces."""
+    known = {} if callable(space) else {".".join(path): value for path, value in leaves(space)}
+    for name, replacement in flatten(others).items():
+        for value in _examples(replacement):
+            _check_like(name, replacement, known.get(name), value)
+
+
+def _check_like(name: str, given: Any, dimension: Any, value: Any) -> None:
+    if constraint := _unlike(dimension, value):
+        suffix = f", as in {shown(dimension)}" if isinstance(dimension, Dimension) else ""
+        raise SpaceError(f"{name}={shown(given)}: must be {constraint}{suffix}")
+
+
+def _examples(dimension: Any) -> Sequence[Any]:
+    """Return values that tell the kind and the sign of what a dimension yields."""
+    match dimension:
+        case Integer(high=high):
+            return [high - 1]
+        case Float(high=high):
+            return [float(high)]
+        case Normal():
+            return [1.0]
+        case Choice(options=options):
+            return options
+        case _:
+            return [dimension]
 
 
 def _unlike(dimension: Any, value: Any) -> str:
     """Return what a value should be; empty if it is that."""
     kind, examples, fits = "", list[Any](), True
     match dimension:
+        case Choice() if dimension.contains(value):
+            return ""
         case Integer(low=low):
             kind, examples, fits = "an integer", [low], type(value) is int
         case Float(low=low):
@@ -142,6 +171,8 @@ def _unlike(dimension: Any, value: Any) -> str:
             kind, examples, fits = _kind(options, value)
         case Derived() | None:
             pass
+        case _ if alike(dimension, value):
+            return ""
         case _:
             kind, examples, fits = _kind([dimension], value)
     if isinstance(value, float) and not is_number(value):
@@ -158,8 +189,8 @@ def _kind(examples: Sequence[Any], value: Any) -> tuple[str, list[Any], bool]:
     """Return the kind that all examples have, the examples, and whether a value is of that kind."""
     if all(isinstance(example, bool) for example in examples):
         return "True or False", [], isinstance(value, bool)
-    if all(map(is_number, examples)):
-        return "a number", [*examples], is_number(value)
+    if all(isinstance(example, int | float) and not isinstance(example, bool) for example in examples):
+        return "a number", [*filter(is_number, examples)], is_number(value)
     if all(isinstance(example, str) for example in examples):
         return "text", [], isinstance(value, str)
     return "", [], True
@@ -176,7 +207,8 @@ def widened(space: Space, others: Space) -> Space:
     for name, value in flatten(others).items():
         if name not in known:
             raise SpaceError(
-                f"{name}={value!r}: the space has no {name!r}; {did_you_mean(name, known)}it has {', '.join(known)}"
+                f"{name}={shown(value)}: the space has no {name!r}; {did_you_mean(name, known)}it has "
+                f"{', '.join(known)}"
             )
         put(result, name.split(".") if name not in space else [name], value)
     return result

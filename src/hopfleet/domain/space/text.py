@@ -13,6 +13,7 @@ from hopfleet.domain.space.chooser import Space, function_name
 from hopfleet.domain.space.dimension import Derived, Dimension
 from hopfleet.domain.space.json_values import plain
 from hopfleet.errors import SpaceError
+from hopfleet.phrases import LETTERS, cut
 
 
 def describe(space: Space) -> Any:
@@ -58,13 +59,30 @@ def _parsed(name: str, value: Any) -> Any:
     if call is None or call[1] not in CONSTRUCTORS:
         return value
     try:
-        arguments = ast.literal_eval(f"({call[2]},)")
-    except (SyntaxError, ValueError):
-        raise SpaceError(f"{name}={value}: write plain numbers and lists, e.g. {name}=loguniform(1e-4, 0.1)") from None
+        arguments = _literals(f"({call[2]},)")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SpaceError(
+            f"{name}={cut(value, LETTERS)}: must be plain numbers and lists, e.g. {name}=loguniform(1e-4, 0.1)"
+        ) from None
     try:
         return CONSTRUCTORS[call[1]](*arguments)
+    except SpaceError as error:
+        raise SpaceError(f"{name}={error}") from None
     except TypeError as error:
-        raise SpaceError(f"{name}={value}: {error}") from None
+        raise SpaceError(f"{name}={cut(value, LETTERS)}: {error}") from None
+
+
+class _NotFinite(ast.NodeTransformer):
+    """Puts floats in the place of the names that ``repr`` gives to NaN and infinity."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(float(node.id)) if node.id in ("nan", "inf") else node
+
+
+def _literals(text: str) -> tuple[Any, ...]:
+    """Return a tuple of numbers, strings and lists from its ``repr``, in which ``nan`` and ``inf`` are numbers too."""
+    found: tuple[Any, ...] = ast.literal_eval(_NotFinite().visit(ast.parse(text, mode="eval")))
+    return found
 
 
 CONSTRUCTORS: Mapping[str, Callable[..., Dimension]] = {
