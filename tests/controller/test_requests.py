@@ -341,7 +341,7 @@ def test_other_dimensions():
     assert text == "2 more trials; x changed"
     assert all(5 <= x.config["x"] <= 6 for x in of(follow, m.TrialAdded))
     assert desk.refused("extend", space={"y": 1}) == "y=1: the space has no 'y'; it has x"
-    assert "write plain numbers and lists" in desk.refused("extend", space={"x": "uniform(low, 6)"})
+    assert "must be plain numbers and lists" in desk.refused("extend", space={"x": "uniform(low, 6)"})
 
 
 def test_a_search_that_cannot_be_extended_says_so():

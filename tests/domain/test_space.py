@@ -378,7 +378,7 @@ def test_a_configuration_takes_other_values_where_it_has_some():
 def test_text_that_is_no_dimension():
     assert spaces.parse({"a": "relu(x)", "b": "plain", "c": 3}) == {"a": "relu(x)", "b": "plain", "c": 3}
     for text in ("uniform(low, 1)", "uniform()"):
-        with pytest.raises(SpaceError, match=r"x=uniform.*write plain numbers and lists"):
+        with pytest.raises(SpaceError, match=r"x=uniform.*must be plain numbers and lists"):
             spaces.parse({"x": text})
     with pytest.raises(SpaceError, match=r"x=uniform\(1, 2, 3, 4\): .*takes 2 positional"):
         spaces.parse({"x": "uniform(1, 2, 3, 4)"})

@@ -65,7 +65,9 @@ def test_a_refused_nan_does_not_keep_a_run_from_going_on() -> None:
         results = experiment().fit(quiet=True)
         assert results.verify().ok and results.finished
         hop.control("rest").workers(2)
-    assert [request.granted for request in hop.control("rest").requests()] == [False, True, None]
+    refused, answered, waiting = hop.control("rest").requests()
+    assert (refused.granted, waiting.granted) == (False, None) and answered.granted is not None
+    assert refused.text == "number=nan: must be a finite number, as in grid_search([1, 2])"
 
 
 def test_verify_and_resume_read_the_same() -> None:

@@ -12,6 +12,7 @@ from hopfleet.cli import completing
 from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import console, echo, print_json
 from hopfleet.errors import UsageError
+from hopfleet.support.plain import named
 
 if TYPE_CHECKING:
     from hopfleet.runs.control import Control
@@ -168,7 +169,7 @@ def _request_json(request: Request) -> dict[str, Any]:
         "who": request.who,
         "request": request.request,
         "wish": request.request,  # prose: allow, the old key; goes away in release 0.3
-        "arguments": request.arguments,
+        "arguments": named(request.arguments),
         "granted": request.granted,
         "text": request.text or None,
     }

@@ -22,6 +22,7 @@ from hopfleet.cli.runs import (
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import HopfleetError, UsageError
 from hopfleet.store.folder import find_run, home, runs
+from hopfleet.support.plain import named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -175,7 +176,7 @@ def _trial_json(results: Results, trial: TrialResult, *, brief: bool = False) ->
     facts = {
         "trial": trial.id,
         "state": trial.state.value,
-        "config": trial.config,
+        "config": named(trial.config),
         "origin": trial.origin,
         "parent": trial.parent,
         "epochs_done": results.history.trials[trial.id].epochs_trained,

@@ -238,20 +238,21 @@ def _check_resume(history: History, given: Mapping[str, Any]) -> None:
 
 def _check_clone(history: History, given: Mapping[str, Any]) -> None:
     trial = _known(history, given["trial"])
-    spaces.changed(trial.config, given["changes"])
-    if given["warm"] and not trial.saved:
+    spaces.changed(trial.config, given.get("changes", {}))
+    warm = given.get("warm", False)
+    if warm and not trial.saved:
         raise UsageError(
             f"{trial.id} has no saved model yet; wait for the end of its first epoch, or clone it without warm"
         )
     until = given.get("epochs")
-    if given["warm"] and until is not None and until <= trial.epochs_trained:
+    if warm and until is not None and until <= trial.epochs_trained:
         raise UsageError(
             f"epochs={until}: {trial.id} has already trained for {trial.epochs_trained} epochs; give a larger number"
         )
 
 
 def _check_extend(history: History, given: Mapping[str, Any]) -> None:
-    if not (given["trials"] or given["epochs"] or given["space"]):
+    if not any(map(given.get, ("trials", "epochs", "space"))):
         raise UsageError("extend: nothing to add; give trials, epochs or dimensions")
 
 
@@ -259,8 +260,8 @@ def _check_extension(search: str, given: Mapping[str, Any]) -> None:
     """Raise UsageError if no search of that class, as far as Hopfleet knows it, can be extended in this way."""
     for known in SEARCHES.values():
         if isinstance(known, type) and issubclass(known, Search) and known.__name__ == search:
-            space = spaces.parse(given["space"])
-            known.check_extension(trials=given["trials"], epochs=given["epochs"], space=space)
+            space = spaces.parse(given.get("space", {}))
+            known.check_extension(trials=given.get("trials", 0), epochs=given.get("epochs", 0), space=space)
 
 
 def _check_running(history: History, given: Mapping[str, Any]) -> None:

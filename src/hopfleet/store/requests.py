@@ -25,7 +25,7 @@ TABLE = (
     "time REAL NOT NULL, who TEXT NOT NULL, wish TEXT NOT NULL, arguments TEXT NOT NULL)"  # prose: allow, on disk
 )
 INSERT = "INSERT INTO wishes (time, who, wish, arguments) VALUES (?, ?, ?, ?)"  # prose: allow, names on disk
-SELECT = (  # as bytes, of which a part is read: any program may have written anything
+SELECT = (  # bytes, and not all of them: any program may have written anything
     "SELECT number, CAST(time AS REAL), substr(CAST(who AS BLOB), 1, ?), "
     "substr(CAST(wish AS BLOB), 1, ?), substr(CAST(arguments AS BLOB), 1, ?) "  # prose: allow, a name on disk
     "FROM wishes WHERE number > ? ORDER BY number"  # prose: allow, a name on disk

@@ -38,7 +38,7 @@ from hopfleet.runs.state import empty_history, state_of
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import JournalUnfinished
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
-from hopfleet.support.plain import plain
+from hopfleet.support.plain import named, plain
 
 REMEMBERED = 240
 """Changes that a board keeps for pages that come back. A page that was away for longer reads everything again."""
@@ -262,7 +262,7 @@ class Board:
             "best": trial.best.epoch if trial.best else None,
             "metrics": trial.best.metrics if trial.best else {},
             "last": last.metrics if last else {},
-            "config": flatten(trial.config),
+            "config": named(flatten(trial.config)),
             "origin": trial.origin,
             "parent": trial.parent,
             "source": trial.source,

@@ -13,6 +13,7 @@ from hopfleet.monitor.charts.charts import chart_data
 from hopfleet.phrases import did_you_mean
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions
+from hopfleet.support.plain import named
 from hopfleet.ui.board import Board
 
 LOG_BYTES = 64 * 1024
@@ -44,8 +45,8 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
     return {
         **board.trial(trial),
         "seed": trial.seed,
-        "full_config": trial.config,
-        "parent_config": parent.config if parent else None,
+        "full_config": named(trial.config),
+        "parent_config": named(parent.config) if parent else None,
         "reason": trial.reason,
         "traceback": trial.traceback,
         "history": {
@@ -99,7 +100,7 @@ def request_trail(board: Board) -> list[dict[str, Any]]:
     with contextlib.closing(open_journal(board.folder)) as journal:
         found = journal.requests.trail()
     names = ("number", "time", "who", "request", "arguments", "granted", "text")
-    return [{name: getattr(request, name) for name in names} for request in reversed(found)]
+    return [{name: named(getattr(request, name)) for name in names} for request in reversed(found)]
 
 
 def worker_health(board: Board) -> dict[str, Any]:

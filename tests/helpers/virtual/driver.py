@@ -9,13 +9,16 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
+from hopfleet.domain.bounds import MOST
 from hopfleet.runtime import driver as runtime
 from hopfleet.runtime.effects import VersionEffects, missing_versions
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Progress
+from tests.helpers.requested import ODD
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
 from tests.helpers.virtual.faults import STRIKES
 from tests.helpers.virtual.settings import Fault, Setting, controller_of
@@ -196,7 +199,7 @@ class Driver(Checks):
         schedule, pick = self.controller.schedule, fault.pick
         trials = [*schedule.trials, *schedule.parked, "t9999"]
         trial = trials[pick % len(trials)]
-        arguments: dict[str, object] = {
+        arguments: dict[str, Any] = {
             "stop": {"trial": trial, "now": pick % 3 == 0},
             "resume": {"trial": trial, **({"epochs": 1 + pick % 5} if pick % 2 else {})},
             "delete": {"trial": trial, "now": pick % 3 == 0},
@@ -206,4 +209,8 @@ class Driver(Checks):
             "workers": {"count": 1 + pick % 4},
             "extend": {"trials": pick % 2, "epochs": 1 - pick % 2},
         }.get(fault.kind, {})
+        if arguments and pick % 4 == 0:  # an argument of another kind, or beyond its bound
+            odd = ODD[pick // 4 % len(ODD)]
+            endless = isinstance(odd, int) and 5 < odd <= MOST
+            arguments = {**arguments, [*arguments][pick % len(arguments)]: MOST + 1 if endless else odd}
         return m.RequestMade(fault.kind, arguments, "somebody", len(self.messages))
