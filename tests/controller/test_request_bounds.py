@@ -16,7 +16,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.bounds import DEPTH, MOST, MOST_WORKERS, SIZE, excess
 from hopfleet.errors import SpaceError, UsageError
-from hopfleet.search import Grid, Random
+from hopfleet.search import PBT, Grid, Random
 from tests.helpers.controller_desk import Desk
 from tests.helpers.processes import ROOT
 from tests.helpers.requested import anything, deep
@@ -173,10 +173,15 @@ def test_what_a_class_of_searches_cannot_do_is_known_without_its_state() -> None
         with pytest.raises(UsageError, match=words):
             Grid.check_extension(trials=0 if space else 1, epochs=0, space=space)
     Grid.check_extension(trials=0, epochs=1, space={"x": spaces.choice([1])})
+    Random.check_extension(trials=1, epochs=1, space={"x": spaces.uniform(0, 1)})
+    with pytest.raises(UsageError, match="search PBT: cannot be extended"):
+        PBT.check_extension(trials=1, epochs=0, space={})
 
 
 def test_values_of_any_depth_and_size_are_measured() -> None:
     assert excess(deep(DEPTH)) == "" and "at most 20 levels" in excess(deep(DEPTH + 1))
     assert excess([1] * (SIZE - 1)) == "" and "at most 1,000,000 characters" in excess([1] * SIZE)
+    with pytest.raises(SpaceError, match="space: must have at most 20 levels"):
+        spaces.check(deep(900))
     with pytest.raises(SpaceError, match="two of its keys are the same text"):
         spaces.plain({1: "a", "1": "b"})
