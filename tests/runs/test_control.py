@@ -174,7 +174,7 @@ def test_workers_come_and_go(run: Run) -> None:
     assert control.workers("+1") == "from 2 to 3 workers"
     run.until(lambda results: len(results.history.live_workers()) == 3)
     assert control.workers(1) == "from 3 to 1 workers"
-    with pytest.raises(UsageError, match="there are 1 workers already"):
+    with pytest.raises(UsageError, match="there is 1 worker already"):
         control.workers(1)
     run.go()
     run.until(lambda results: len(results.history.live_workers()) == 1)
