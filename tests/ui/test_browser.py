@@ -226,7 +226,7 @@ def steer(visitor: Visitor, gate: Path) -> None:
     page.get_by_role("button", name="Extend…").click()
     page.get_by_label("More trials").fill("1")
     page.get_by_role("button", name="Extend", exact=True).click()
-    visitor.says("1 more trials")
+    visitor.says("1 more trial")
     page.get_by_role("button", name="Add trial…").click()
     until(lambda: "lr" in page.locator("dialog textarea").input_value(), "a configuration to start from")
     page.get_by_role("button", name="Add", exact=True).click()
