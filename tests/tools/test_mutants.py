@@ -105,15 +105,13 @@ def test_functions_of_this_process_change(
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module(name)
     counter = module.Counter  # a reference that others have is changed, too
-    swap(found(text), file, loaded_functions(tmp_path))
+    swap(found(text), SOURCE, file, loaded_functions(tmp_path))
     assert (counter().add([7]), module.listed([0, 2]), list(module.made([7]))) == expected
 
 
 def test_a_function_that_is_not_loaded_cannot_change(tmp_path: Path) -> None:
-    file = tmp_path / "module.py"
-    file.write_text(SOURCE)
     with pytest.raises(LookupError, match="not loaded"):
-        swap(found("return self.count"), file, {})
+        swap(found("return self.count"), SOURCE, tmp_path / "module.py", {})
 
 
 def test_forks_end_in_time_and_tell_what_they_found() -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -76,6 +77,8 @@ class Campaign:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        # Files may change while this runs, which takes long.
+        sources = {file: (self.package / file).read_text() for file in {mutant.file for mutant in self.mutants}}
         reached = self._trace(session, items)
         functions = loaded_functions(self.package)
         by_line: dict[tuple[str, int], list[str]] = {}
@@ -91,7 +94,8 @@ class Campaign:
                 if not tests:
                     self.tell(Verdict(mutant, "unreached"))
                     continue
-                attempt = _Attempt(session, mutant, self.package, functions, [items[test] for test in tests])
+                put = partial(swap, mutant, sources[mutant.file], self.package / mutant.file, functions)
+                attempt = _Attempt(session, put, [items[test] for test in tests])
                 seconds = LEAST_SECONDS + FACTOR * sum(reached[test].seconds for test in tests)
                 yield Job(mutant, attempt, seconds, WAITING * seconds)
 
@@ -156,16 +160,14 @@ def _own_folder(session: pytest.Session, folder: Path) -> None:
 @dataclass(frozen=True)
 class _Attempt:
     session: pytest.Session
-    mutant: Mutant
-    package: Path
-    functions: dict[Any, Any]
+    put_mutant: Callable[[], None]
     items: Sequence[pytest.Item]
 
     def __call__(self, folder: Path) -> int:
         _own_folder(self.session, folder)
         result = folder / "result"
         try:
-            swap(self.mutant, self.package / self.mutant.file, self.functions)
+            self.put_mutant()
         except (LookupError, SyntaxError, ValueError) as problem:
             result.write_text(f"0 {problem}")
             return NOT_APPLICABLE

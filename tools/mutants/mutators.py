@@ -110,7 +110,7 @@ def mutants(file: str, source: str) -> list[Mutant]:
     for node, function, path in _inside(tree, "", ()):
         depth = _depth(tree, path)
         lines = _lines(tree, path, depth)
-        text = texts[lines[-1] - 1].strip()
+        text = texts[getattr(node, "lineno", lines[-1]) - 1].strip()
         if "pragma: no cover" in text:
             continue
         for replacement in _replacements(node):

@@ -25,9 +25,12 @@ def loaded_functions(folder: Path) -> dict[Key, list[FunctionType]]:
     return found
 
 
-def swap(mutant: Mutant, file: Path, functions: dict[Key, list[FunctionType]]) -> None:
-    """Put a mutant into the function of this process; raise LookupError if it is not loaded."""
-    code = mutant.code(file.read_text(), str(file))
+def swap(mutant: Mutant, source: str, file: Path, functions: dict[Key, list[FunctionType]]) -> None:
+    """Put a mutant into the function of this process; raise LookupError if it is not loaded.
+
+    ``source`` is the text of the file when it was imported.
+    """
+    code = mutant.code(source, str(file))
     key = (code.co_filename, code.co_name, code.co_firstlineno)
     if key not in functions:
         raise LookupError(f"{mutant.name}: not loaded")
