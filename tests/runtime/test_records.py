@@ -20,7 +20,7 @@ from hopfleet.support.background import Chores
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
+        self.now = 0.0
         monkeypatch.setattr(records, "clocks", SimpleNamespace(monotonic=lambda: self.now))
 
 
@@ -29,7 +29,7 @@ def test_the_health_of_workers_is_kept_at_once_and_then_every_second(monkeypatch
     health = WorkerHealth("w1", "here", pid=7, memory=5, device_memory=0, heard=1.0)
     record = HealthRecord(SimpleNamespace(keep_health=kept.append), SimpleNamespace(health=lambda: [health]))  # type: ignore[arg-type]
     for now, count in [(0.0, 1), (0.0, 1), (HEALTH_SECONDS * 0.9, 1), (HEALTH_SECONDS, 2), (HEALTH_SECONDS * 1.9, 2)]:
-        clock.now = 100.0 + now
+        clock.now = now
         record.refresh()
         assert kept == [{"w1": asdict(health)}] * count
 
@@ -40,7 +40,7 @@ def test_records_of_trials_are_written_every_few_seconds(tmp_path: Path, monkeyp
     observer.update(0.0, TrialAdded("t0001", 0, {}, 0, 1))
     for now, count in [(0.0, 0), (0.9, 0), (1.0, 1), (1.9, 1), (2.0, 2)]:
         observer.update(0.0, EpochEnded("t0001", 1, 1, {"loss": now}, True))
-        clock.now = 100.0 + now * RECORD_SECONDS
+        clock.now = now * RECORD_SECONDS
         observer.refresh()
         assert len(chores) == count
     clock.now += RECORD_SECONDS

@@ -37,6 +37,11 @@ class Counter:
 def listed(numbers):
     return [min(number, 9) for number in numbers if number]
 
+def checks(least):
+    return lambda number: number > least
+
+is_large = checks(5)
+
 def made(numbers):
     yield numbers
     if numbers:
@@ -62,6 +67,8 @@ CHANGES = [
     "listed(): min(number, 9) -> max(number, 9)",
     "listed(): 9 -> 10 in return [min(number, 9) for number in numbers if number]",
     "listed(): for number in numbers if number -> for number in numbers",
+    "checks(): return lambda number: number > least -> return None",
+    "checks(): number > least -> number >= least",
     "made(): yield numbers -> pass",
     "made(): if numbers -> if not numbers",
     "made(): yield from (lambda: [1.5])() -> pass",
@@ -107,6 +114,16 @@ def test_functions_of_this_process_change(
     counter = module.Counter  # a reference that others have is changed, too
     swap(found(text), SOURCE, file, loaded_functions(tmp_path))
     assert (counter().add([7]), module.listed([0, 2]), list(module.made([7]))) == expected
+
+
+def test_functions_that_were_made_at_the_import_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mutated_closure.py"
+    file.write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("mutated_closure")
+    assert [module.is_large(5), module.is_large(6)] == [False, True]
+    swap(found("number > least -> number >= least"), SOURCE, file, loaded_functions(tmp_path))
+    assert [module.is_large(4), module.is_large(5)] == [False, True]
 
 
 def test_a_function_that_is_not_loaded_cannot_change(tmp_path: Path) -> None:
@@ -155,4 +172,4 @@ def test_each_equivalent_mutant_exists_and_has_a_reason() -> None:
 
 def test_every_mutant_compiles() -> None:
     for mutant in mutants("module.py", SOURCE):
-        assert mutant.code(SOURCE, "module.py").co_name in ("__init__", "add", "listed", "made")
+        assert mutant.code(SOURCE, "module.py").co_name in ("__init__", "add", "listed", "checks", "made")
