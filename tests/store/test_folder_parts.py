@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import JournalError
 from hopfleet.store.folder import RunFolder, runs
+from hopfleet.store.shared_memory import OWNER
+from hopfleet.store.versions.local import Versions
 from tests.helpers.definitions import definition
 
 
@@ -83,3 +86,23 @@ def test_runs_are_listed_in_the_order_of_their_definitions(own_home: Path) -> No
     assert [run.name for run in runs()] == ["c", "a", "b"]
     assert [run.handle for run in runs()] == ["c", "a", "b"]
     assert json.loads(RunFolder(own_home / "a").definition_file.read_text())["name"] == "a"
+
+
+def test_only_this_user_can_look_into_folders_of_a_run(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = RunFolder(tmp_path / "mine")
+        folder.create(definition("mine"))
+        folder.lock().close()
+        versions = Versions(folder.checkpoints, tmpfs=tmp_path)
+        for attempt, durable in ((1, True), (2, False)):
+            ref = VersionRef(f"t000{attempt}", 4, attempt)
+            versions.write(ref, lambda path: path.write_text("model") and None, durable=durable, size=5)
+            assert versions.find(ref).read_text() == "model"
+    finally:
+        os.umask(before)
+    assert versions.shared_folder.parent == tmp_path
+    for made in (path for path in tmp_path.rglob("*") if not path.is_symlink()):
+        assert made.stat().st_mode & (0o077 if made.is_dir() else 0o111) == 0, made
+    assert (versions.shared_folder / OWNER).stat().st_mode & 0o777 == 0o600
+    versions.release()
