@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tools.mutants.__main__ import EQUIVALENT, all_mutants, equivalent
-from tools.mutants.forks import TIMEOUT, Job, run
+from tools.mutants.forks import TIMEOUT, Job, limit_step, run
 from tools.mutants.mutators import Mutant, mutants
 from tools.mutants.swap import loaded_functions, swap
 
@@ -151,13 +151,18 @@ def test_forks_end_in_time_and_tell_what_they_found() -> None:
         os.kill(os.getppid(), signal.SIGKILL)
         return 0
 
-    works = [tells, fails, waits, dies, kills]
+    def waits_in_a_step(folder: Path) -> int:
+        limit_step(60.0, 0.1)
+        return waits(folder)
+
+    works = [tells, fails, waits, waits_in_a_step, dies, kills]
     jobs = [Job(work.__name__, work, 60.0, 0.2 if work is waits else 60.0) for work in works]
     outcomes = {ended.subject: (ended.outcome, ended.result) for ended in run(jobs, 2)}
     assert outcomes == {
         "tells": ("3", "this"),
         "fails": ("70", ""),
         "waits": (TIMEOUT, ""),
+        "waits_in_a_step": (TIMEOUT, ""),
         "dies": ("SIGKILL", ""),
         "kills": ("70", ""),
     }

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tools.mutants.forks import TIMEOUT, Job, run
+from tools.mutants.forks import TIMEOUT, Job, limit_step, run
 from tools.mutants.mutators import Mutant
 from tools.mutants.swap import loaded_functions, swap
 
@@ -31,7 +31,7 @@ SURVIVED, KILLED, NOT_APPLICABLE = 0, 1, 3
 """Exit codes of forks with mutants."""
 
 LEAST_SECONDS, FACTOR = 5.0, 4.0
-"""The limit for the tests of a mutant: these seconds, and this multiple of what they take when traced."""
+"""The limit for a test with a mutant: these seconds of processor time, and this multiple of its time when traced."""
 
 WAITING = 8.0
 """How many times the processor time a mutant may take on the wall: it shares cores with others."""
@@ -95,9 +95,9 @@ class Campaign:
                     self.tell(Verdict(mutant, "unreached"))
                     continue
                 put = partial(swap, mutant, sources[mutant.file], self.package / mutant.file, functions)
-                attempt = _Attempt(session, put, [items[test] for test in tests])
-                seconds = LEAST_SECONDS + FACTOR * sum(reached[test].seconds for test in tests)
-                yield Job(mutant, attempt, seconds, WAITING * seconds)
+                limits = [LEAST_SECONDS + FACTOR * reached[test].seconds for test in tests]
+                attempt = _Attempt(session, put, [items[test] for test in tests], limits)
+                yield Job(mutant, attempt, sum(limits), WAITING * sum(limits))
 
         for ended in run(jobs(), self.processes):
             self.tell(_verdict(ended.subject, ended.outcome, ended.result))
@@ -162,6 +162,8 @@ class _Attempt:
     session: pytest.Session
     put_mutant: Callable[[], None]
     items: Sequence[pytest.Item]
+    #: Limits in seconds of processor time, by test.
+    limits: Sequence[float]
 
     def __call__(self, folder: Path) -> int:
         _own_folder(self.session, folder)
@@ -174,6 +176,7 @@ class _Attempt:
         for number, item in enumerate(self.items):
             following = self.items[number + 1] if number + 1 < len(self.items) else None
             result.write_text(f"{number + 1} {item.nodeid}")
+            limit_step(self.limits[number], WAITING * self.limits[number])
             if _protocol(item, following):
                 return KILLED
         return SURVIVED

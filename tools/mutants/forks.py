@@ -90,7 +90,7 @@ def _reap(running: dict[int, tuple[Job[T], Path, float]]) -> Iterator[Ended[T]]:
         result = folder / "result"
         said = result.read_text() if result.exists() else ""
         shutil.rmtree(folder, ignore_errors=True)
-        slow = pid in late or code == -signal.SIGXCPU
+        slow = pid in late or code in (-signal.SIGXCPU, -signal.SIGALRM)
         yield Ended(job.subject, TIMEOUT if slow else str(code) if code >= 0 else signal.Signals(-code).name, said)
     if not ended:
         time.sleep(0.01)
@@ -99,6 +99,15 @@ def _reap(running: dict[int, tuple[Job[T], Path, float]]) -> Iterator[Ended[T]]:
 def _end(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def limit_step(processor: float, wall: float) -> None:
+    """End this fork unless the next call comes within so many seconds of processor time, and on the wall."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    seconds = int(used.ru_utime + used.ru_stime + processor) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (min(seconds, most), most))
+    signal.setitimer(signal.ITIMER_REAL, wall)
 
 
 def _limit(processor: float) -> None:
