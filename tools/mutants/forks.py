@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import shutil
@@ -20,6 +21,9 @@ MEMORY = 8 << 30
 """Bytes of address space that a job may add to what this process has."""
 
 TIMEOUT = "timeout"
+
+PR_SET_PDEATHSIG = 1
+"""The option of prctl(2) for a signal that a process gets when its parent ends."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ def _fork(job: Job[T], folder: Path) -> int:
         code = 70
         try:
             os.setpgid(0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             _limit(job.processor)
             _forbid_kills()
             code = job.work(folder)
