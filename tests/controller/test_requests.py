@@ -257,9 +257,9 @@ def test_a_clone_that_never_gets_its_model_fails_alone():
 def test_a_clone_asks_again_for_its_model_in_the_next_run():
     desk = trained()
     desk.granted("clone", trial="t0001", warm=True)
-    assert m.CopyVersion(VersionRef("t0001", 2, 4), VersionRef("t0002", 2, 7), "abc") in desk.tell(
-        m.RunStarted("again")
-    )
+    follow = desk.tell(m.RunStarted("again"))
+    assert m.CopyVersion(VersionRef("t0001", 2, 4), VersionRef("t0002", 2, 7), "abc") in follow
+    assert not of(follow, m.TrialRolledBack), "it has trained nothing that could be lost"
 
 
 def test_a_warm_clone_needs_a_model_and_something_left_to_do():
