@@ -36,7 +36,6 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     ),
     "settings": ([{}], [[]]),
     "code": ([{}], [None]),
-    "bare_task": ([True, False], [0, None, "yes"]),
     "others": ([[], [["loss", "min"]]], [[["loss"]], [["loss", "mean"]], [[1, "min"]], [["a", "min", 1]], ["ab"], {}]),
     "limits": ([[], ["a"]], ["a", [1]]),
     "rules": ([[]], [[None]]),
