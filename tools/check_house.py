@@ -1,4 +1,4 @@
-"""Check the bars of the house: short files, few ``Any`` in the torch adapter, no mutable state in modules.
+"""Check the bars of the house: short files, few ``Any`` in the torch adapter, no mutable state in modules, one writer.
 
 python tools/check_house.py
 """
@@ -26,6 +26,34 @@ CONTAINERS = frozenset(
     )
 )
 
+WRITER = "src/hopfleet/support/files/"
+"""The package that creates, replaces, empties and deletes. All others call it.
+
+Libraries that write, such as pyarrow, safetensors and sqlite3, get their paths from it.
+"""
+
+WRITES = frozenset(
+    (
+        *("write_text", "write_bytes", "touch", "mkdir", "unlink", "rmdir", "rename", "symlink_to", "hardlink_to"),
+        *("chmod", "lchmod", "truncate", "ftruncate"),
+    )
+)
+"""Methods of paths and open files that write."""
+
+MODULE_WRITES = {
+    "os": frozenset(
+        (
+            *("remove", "unlink", "rename", "renames", "replace", "mkdir", "makedirs", "mkfifo", "mknod", "rmdir"),
+            *("removedirs", "truncate", "ftruncate", "link", "symlink", "chmod", "chown", "fchmod", "fchown"),
+            *("O_CREAT", "O_TRUNC", "O_WRONLY", "O_APPEND", "O_EXCL"),
+        )
+    ),
+    "shutil": frozenset(
+        ("rmtree", "move", "copy", "copy2", "copyfile", "copytree", "chown", "make_archive", "unpack_archive")
+    ),
+}
+"""Names of modules that write, or that ask ``os.open`` to."""
+
 
 def problems(root: Path) -> Iterator[str]:
     """Yield a line for each bar that the tree below ``root`` misses."""
@@ -34,6 +62,7 @@ def problems(root: Path) -> Iterator[str]:
         text, name = path.read_text(), path.relative_to(root).as_posix()
         yield from length_problems(name, text)
         yield from state_problems(name, text)
+        yield from writing_problems(name, text)
         if name.startswith(f"{ANY_LIMIT[0]}/"):
             count += any_count(text)
     if count >= ANY_LIMIT[1]:
@@ -67,6 +96,64 @@ def _starts_empty(value: ast.expr) -> bool:
         return False
     called = value.func.value if isinstance(value.func, ast.Subscript) else value.func
     return ast.unparse(called).rpartition(".")[2] in CONTAINERS and not value.args
+
+
+def writing_problems(name: str, text: str) -> Iterator[str]:
+    """Yield what creates, replaces, empties or deletes files outside of the package for that."""
+    if name.startswith(WRITER):
+        return
+    tree = ast.parse(text)
+    modules = _modules(tree)
+    for node in ast.walk(tree):
+        if what := _write(node, modules):
+            yield f"{name}:{node.lineno}: {what} writes; use hopfleet.support.files"  # type: ignore[attr-defined]
+
+
+def _modules(tree: ast.Module) -> dict[str, str]:
+    """Return the modules that a file imports, by the names that it gives them."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {each.asname or each.name.partition(".")[0]: each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    return found
+
+
+def _write(node: ast.AST, modules: dict[str, str]) -> str:
+    """Return the name of what writes; an empty string if nothing does."""
+    if isinstance(node, ast.Import) and any(each.name == "tempfile" for each in node.names):
+        return "tempfile"
+    if isinstance(node, ast.ImportFrom):
+        wanted = MODULE_WRITES.get(node.module or "", frozenset())
+        return next((each.name for each in node.names if each.name in wanted or node.module == "tempfile"), "")
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        module = modules.get(node.value.id, "")
+        return node.attr if node.attr in MODULE_WRITES.get(module, ()) else ""
+    return _call_that_writes(node, modules) if isinstance(node, ast.Call) else ""
+
+
+def _call_that_writes(call: ast.Call, modules: dict[str, str]) -> str:
+    called = call.func
+    if isinstance(called, ast.Name):
+        return "open" if called.id == "open" and _is_mode(call, 1) else ""
+    if not isinstance(called, ast.Attribute):
+        return ""
+    owner = ast.unparse(called.value)
+    if modules.get(owner, "").endswith("support.files") or owner == "self":
+        return ""
+    if called.attr == "open":
+        return "open" if _is_mode(call, 1 if owner in modules else 0) else ""
+    # Other objects have a replace() with two arguments, or with names.
+    is_rename = called.attr == "replace" and len(call.args) == 1 and not call.keywords and owner not in modules
+    return called.attr if called.attr in WRITES or is_rename else ""
+
+
+def _is_mode(call: ast.Call, position: int) -> bool:
+    """Whether the argument of a call to ``open`` at a position is a mode in which files are written."""
+    given = [*call.args[position : position + 1], *(each.value for each in call.keywords if each.arg == "mode")]
+    modes = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return any(set(mode) <= set("rwxabt+") and set(mode) & set("wxa+") for mode in modes)
 
 
 def any_count(text: str) -> int:

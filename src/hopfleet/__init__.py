@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.torch.sub_epoch import SubEpochSpec as SubEpochSpec
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
-    from hopfleet.frameworks.torch.weights import state_dict as state_dict
     from hopfleet.frameworks.transformers.task import TransformersTask as TransformersTask
     from hopfleet.runs.bundle import Bundle as Bundle
     from hopfleet.runs.bundle import load_bundle as load_bundle
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.results import Results as Results
     from hopfleet.runs.results import load as load
     from hopfleet.runs.trial_result import TrialResult as TrialResult
+    from hopfleet.runs.weights import state_dict as state_dict
     from hopfleet.runtime.callbacks import Callback as Callback
     from hopfleet.search.asha import ASHA as ASHA
     from hopfleet.search.base import Clone as Clone
@@ -172,7 +172,7 @@ _HOMES = {
     "SklearnTask": "hopfleet.frameworks.sklearn.task",
     "Split": "hopfleet.data.etl",
     "split": "hopfleet.data.etl",
-    "state_dict": "hopfleet.frameworks.torch.weights",
+    "state_dict": "hopfleet.runs.weights",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",
     "StoppingRule": "hopfleet.search.stopping",

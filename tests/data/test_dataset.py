@@ -249,6 +249,7 @@ def fit_size(path: Path) -> None:
     manifest = path.parent / "manifest.json"
     content = json.loads(manifest.read_text())
     content["partitions"][1]["bytes"] = path.stat().st_size
+    del content["sha256"]
     manifest.write_text(json.dumps(content))
 
 

@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from hopfleet.data import Kind, open_dataset, partition, partitioning, sources, spill
 from hopfleet.errors import DataChanged, DataError
+from hopfleet.support.files import workspaces
 from tests.helpers.processes import run
 from tests.helpers.tables import DTYPES, bits, every_kind, files, numbers, rows_of, stored
 
@@ -431,14 +432,16 @@ class TestTarget:
             partition(range(10), tmp_path / "set", partitions=2)
         assert partition(range(10), tmp_path / "set", partitions=2, overwrite=True).rows == 10
 
-    @pytest.mark.parametrize("step", ["mkdtemp", "write_partition"])
+    @pytest.mark.parametrize("step", ["new_folder", "write_partition"])
     def test_that_cannot_be_written_says_why(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
         def refuse(*arguments: Any, **how: Any) -> None:
-            raise OSError(errno.EACCES if step == "mkdtemp" else errno.ENOSPC, os.strerror(errno.EACCES), "somewhere")
+            raise OSError(
+                errno.EACCES if step == "new_folder" else errno.ENOSPC, os.strerror(errno.EACCES), "somewhere"
+            )
 
-        place = partitioning.tempfile if step == "mkdtemp" else partitioning
+        place = workspaces if step == "new_folder" else partitioning
         monkeypatch.setattr(place, step, refuse)
-        remedy = "change its permissions, or give another" if step == "mkdtemp" else "make room on that disk"
+        remedy = "change its permissions, or give another" if step == "new_folder" else "make room on that disk"
         with pytest.raises(DataError, match=rf"{tmp_path}: cannot be written.* \(Permission denied\); {remedy}"):
             partition({"x": [1]}, tmp_path / "set", partitions=1)
         assert not list(tmp_path.iterdir())

@@ -17,7 +17,8 @@ from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, DataError, UsageError
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, content, local_versions, receive
-from hopfleet.support import files
+from hopfleet.support.files import digest as digest_of_file
+from hopfleet.support.files import transfers as files
 
 pytestmark = [
     pytest.mark.filterwarnings("default"),
@@ -143,7 +144,7 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
     one, two, clone = VersionRef("t0001", 4, 7), VersionRef("t0002", 1, 9), VersionRef("t0003", 4, 10)
     digest, size = first.write(one, lambda path: path.write_bytes(b"four"), durable=True, size=4)
     first.send(one)
-    assert (size, files.digest(second.find(one, digest))) == (4, digest)
+    assert (size, digest_of_file(second.find(one, digest))) == (4, digest)
     assert not list((tmp_path / "n1").rglob("*.safetensors")), "no copy is kept"
     receive(first.local, two._replace(attempt=8), np.frombuffer(b"one", np.uint8))
     assert content(first.local, two._replace(attempt=8)).tobytes() == b"one"

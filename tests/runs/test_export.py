@@ -17,6 +17,8 @@ import torch
 import hopfleet as hop
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.torch import formats
+from hopfleet.runs import bundle_files
+from hopfleet.support.files import json_text, parsed_json
 from hopfleet.testing.tasks import CountingTask
 
 SCALE = 2.0
@@ -196,11 +198,17 @@ def test_code_of_others_does_not_run_unasked(home: Path, monkeypatch: pytest.Mon
 def test_a_changed_bundle_is_not_the_one_that_was_exported(home: Path) -> None:
     trained(Predicting(), home).best.export(home / "bundle", format="bundle")
     (home / "bundle" / "recipe.pickle").write_bytes(b"code that was not there")
-    with pytest.raises(UsageError, match=r"recipe\.pickle: differs from what was exported"):
+    with pytest.raises(UsageError, match=r"recipe\.pickle: is not in the list of files"):
         hop.load_bundle(home / "bundle", trust=True)
     (home / "bundle" / "recipe.pickle").unlink()
     description = home / "bundle" / "bundle.json"
-    description.write_text(description.read_text().replace('"logits": false', '"logits": true'))
+    changed = description.read_text().replace('"logits": false', '"logits": true')
+    description.write_text(changed)
+    with pytest.raises(UsageError, match=r"bundle\.json: is damaged \(.*differs from its digest"):
+        hop.load_bundle(home / "bundle", trust=True)
+    content = json.loads(changed)
+    del content["sha256"]
+    description.write_text(json_text(content))
     with pytest.raises(UsageError, match="or it has changed since"):
         hop.load_bundle(home / "bundle")
     (home / "home" / "seal.key").chmod(0o666)
@@ -217,7 +225,7 @@ def test_a_damaged_bundle_is_refused(home: Path) -> None:
     with pytest.raises(UsageError, match=r"task\.pickle: differs from what was exported"):
         hop.load_bundle(home / "bundle")
     (home / "bundle" / "model.safetensors").unlink()
-    with pytest.raises(UsageError, match=r"is damaged \(FileNotFoundError"):
+    with pytest.raises(UsageError, match=r"model\.safetensors: is missing"):
         hop.load_bundle(home / "bundle")
     (home / "bundle" / "bundle.json").write_text('{"format": "hopfleet-bundle", "version": 9, "files": {}}')
     with pytest.raises(UsageError, match="not a bundle of a format that Hopfleet"):
@@ -226,20 +234,56 @@ def test_a_damaged_bundle_is_refused(home: Path) -> None:
         hop.load_bundle(home)
 
 
-def test_a_hostile_bundle_names_no_other_file(home: Path) -> None:
+def test_a_hostile_bundle_names_no_other_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(Predicting(), home).best.export(home / "bundle", format="bundle")
     description = home / "bundle" / "bundle.json"
-    content = json.loads(description.read_text())
+    content = parsed_json(description.read_text())
     os.mkfifo(home / "bundle" / "pipe")
-    (home / "bundle" / "link").symlink_to(home / "data")
-    for name in ("/dev/zero", "../home/seal.key", "pipe", "link", "code"):
-        description.write_text(json.dumps({**content, "files": {name: "0", **content["files"]}}))
-        with pytest.raises(UsageError, match=f"is damaged .*{name}' is not a file in the bundle"):
+    (home / "bundle" / "link").symlink_to(home / "data" / "manifest.json")
+    (home / "bundle" / "linked").symlink_to(home / "data")
+    for name in ("pipe", "link", "code", "linked/manifest.json"):
+        description.write_text(json.dumps({**content, "files": {name: "0" * 64, **content["files"]}}))
+        with pytest.raises(UsageError, match=f"{name}: is not a plain file"):
             hop.load_bundle(home / "bundle", trust=True)
-    for text in ("[" * 100_000, "[]", '{"format": "hopfleet-bundle", "version": 1, "files": [], "models": 3}'):
+    opened: list[object] = []
+    monkeypatch.setattr(bundle_files, "open_inside", lambda place, name: opened.append(name))
+    names = ("/dev/zero", "/etc/shadow", "../home/seal.key", "code/../../x", "", "code//x", "./x", "x/", "a\\b", "a\nb")
+    for name in names:
+        description.write_text(json.dumps({**content, "files": {**content["files"], name: "0" * 64}}))
+        with pytest.raises(UsageError, match=r"bundle\.json: is damaged: 'files' has a value that no bundle has"):
+            hop.load_bundle(home / "bundle", trust=True)
+        models = [{**content["models"][0], "file": name}]
+        description.write_text(json.dumps({**content, "models": models}))
+        with pytest.raises(UsageError, match=r"'models\[0\]\.file' has a value that no bundle has"):
+            hop.load_bundle(home / "bundle", trust=True)
+    assert not opened, "no file is opened before all names are known to be inside of the bundle"
+
+
+def test_the_description_of_a_bundle_has_a_form_and_a_size(home: Path) -> None:
+    trained(Predicting(), home).best.export(home / "bundle", format="bundle")
+    description = home / "bundle" / "bundle.json"
+    content = parsed_json(description.read_text())
+    for key in bundle_files.KEYS:
+        description.write_text(json.dumps({name: value for name, value in content.items() if name != key}))
+        with pytest.raises(UsageError, match=f"bundle.json: is damaged: it has no '{key}'"):
+            hop.load_bundle(home / "bundle", trust=True)
+        description.write_text(json.dumps({**content, key: 3.5}))
+        with pytest.raises(UsageError, match=rf"bundle.json: is damaged: '{key}' has a value.*: 3\.5"):
+            hop.load_bundle(home / "bundle", trust=True)
+    texts = {
+        "[" * 100_000: "is damaged",
+        '{"format": "hopfleet-bundle", "format": "hopfleet-bundle"}': "it has 'format' twice",
+        "[]": "not a bundle of a format",
+        json.dumps({**content, "models": content["models"] * 2}): "two models have the same file",
+        json.dumps({**content, "files": {str(number): "0" * 64 for number in range(10_001)}}): "'files' has a value",
+    }
+    for text, why in texts.items():
         description.write_text(text)
-        with pytest.raises(UsageError, match="is damaged"):
+        with pytest.raises(UsageError, match=why):
             hop.load_bundle(home / "bundle", trust=True)
+    os.truncate(description, 60 << 30)  # sparse: it takes no room on the disk
+    with pytest.raises(UsageError, match=r"bundle\.json: is damaged \(.*64,424,509,440 bytes, and at most"):
+        hop.load_bundle(home / "bundle", trust=True)
     with pytest.raises(UsageError, match=r"load_bundle\(3\): must be the folder of a bundle"):
         hop.load_bundle(3)  # type: ignore[arg-type]
 

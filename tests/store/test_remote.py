@@ -14,7 +14,7 @@ from hopfleet.errors import CheckpointError
 from hopfleet.store.versions import remote
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
 from hopfleet.store.versions.remote import Remote
-from hopfleet.support import files
+from hopfleet.support.files import transfers as files
 from hopfleet.support.logging import STORAGE, messages
 from hopfleet.worker.records import RecordReporter
 

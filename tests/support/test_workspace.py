@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hopfleet.support.workspace import beside, hidden
+from hopfleet.support.files import beside, hidden
 
 BUILDS = """
 import os, pathlib, signal, sys
-from hopfleet.support.workspace import beside
+from hopfleet.support.files import beside
 
 with beside(pathlib.Path(sys.argv[1])) as folder:
     (folder / "file").write_text("half")

@@ -33,7 +33,7 @@ from hopfleet.frameworks.base import Session
 from hopfleet.monitor.terminal.watcher import DiskNotes
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
-from hopfleet.support import files
+from hopfleet.support.files import transfers as files
 from hopfleet.testing.tasks import CountingSession, CountingTask
 from hopfleet.worker.saver import Saver
 

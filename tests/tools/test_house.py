@@ -1,4 +1,4 @@
-"""The checker of the house finds long files, too many ``Any`` and mutable state in modules."""
+"""The checker of the house finds long files, too many ``Any``, mutable state in modules, and modules that write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_house import ANY_LIMIT, MOST_LINES, any_count, length_problems, main, state_problems
+from tools.check_house import (
+    ANY_LIMIT,
+    MOST_LINES,
+    WRITER,
+    any_count,
+    length_problems,
+    main,
+    state_problems,
+    writing_problems,
+)
 
 
 @pytest.mark.parametrize(("lines", "found"), [(MOST_LINES, 0), (MOST_LINES + 1, 1)])
@@ -33,6 +42,38 @@ def test_state_of_modules(line: str) -> None:
 )
 def test_what_is_no_state_of_a_module(line: str) -> None:
     assert list(state_problems("a.py", line + "\n")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("open(path, 'w')", "open(path, mode='a')", "path.open('xb')", "path.open(mode='r+')", "io.open(path, 'w')"),
+        *("path.write_text('')", "path.write_bytes(b'')", "(a / b).touch()", "path.mkdir()", "path.unlink()"),
+        *("path.rmdir()", "path.rename(other)", "path.replace(other)", "path.symlink_to(a)", "path.hardlink_to(a)"),
+        *("os.open(path, os.O_CREAT)", "os.remove(path)", "os.unlink(path)", "os.rename(a, b)", "os.replace(a, b)"),
+        *("os.mkdir(path)", "os.makedirs(path)", "os.rmdir(path)", "os.truncate(path, 0)", "os.link(a, b)"),
+        *("shutil.rmtree(path)", "shutil.move(a, b)", "shutil.copyfile(a, b)", "sh.rmtree(path)", "path.chmod(0)"),
+        *("import tempfile", "from tempfile import mkdtemp", "from shutil import rmtree", "from os import unlink"),
+        *("map(os.unlink, paths)", "file.truncate(0)"),
+    ],
+)
+def test_what_writes(line: str) -> None:
+    text = f"import io, os, shutil\nimport shutil as sh\n{line}\n"
+    assert len(list(writing_problems("src/hopfleet/a.py", text))) >= 1
+    assert list(writing_problems(f"{WRITER}a.py", text)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("open(path)", "path.open('rb')", "open(path, 'r')", "archive.open(about, 'w')", "text.replace('a', 'b')"),
+        *("dataclasses.replace(unit)", "replace(unit, a=1)", "os.open(path, os.O_RDONLY)", "shutil.disk_usage(path)"),
+        *("write_text(path, text, durable=True)", "self.touch(trial)", "path.read_text()", "remote.makedirs(path)"),
+    ],
+)
+def test_what_writes_nothing(line: str) -> None:
+    text = f"import dataclasses, os, shutil\nfrom hopfleet.support.files import write_text\n{line}\n"
+    assert list(writing_problems("src/hopfleet/a.py", text)) == []
 
 
 def test_any_is_counted_in_code_alone() -> None:

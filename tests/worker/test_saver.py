@@ -13,7 +13,7 @@ from hopfleet.domain.messages import Event, SaveDelayed, SaveVersion, VersionSav
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.store.versions.cluster import NodeVersions, local_versions
 from hopfleet.store.versions.local import Versions
-from hopfleet.support import files
+from hopfleet.support.files import transfers as files
 from hopfleet.worker.saver import PARTS, Saver
 
 WAIT = 60.0

@@ -9,7 +9,6 @@ import platform
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +18,7 @@ import typer
 from hopfleet.cli.render import echo, facts, size
 from hopfleet.store.folder import home
 from hopfleet.support import registry
+from hopfleet.support.files import unnamed_file
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.version import __version__
 
@@ -158,7 +158,7 @@ def _home_problem() -> str:
     if not place.is_dir():
         return f"impossible: {place} is a file"
     try:
-        with tempfile.TemporaryFile(dir=place):
+        with unnamed_file(place):
             return ""
     except OSError as error:
         return f"not writable ({os.strerror(error.errno or 0)})"

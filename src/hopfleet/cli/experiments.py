@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from hopfleet.cli.runs import (
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import HopfleetError, UsageError
 from hopfleet.store.folder import find_run, home, runs
+from hopfleet.support.files import write_atomically
 from hopfleet.support.plain import named
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 LEADERS = 20
 LOG_LINES, LOG_WIDTH = 20, 1000
+COMPRESSIONS: Mapping[str, Any] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip", ".zst": "zstd"}
 STATE_STYLES = {RunState.RUNNING: "cyan", RunState.FINISHED: "green", RunState.INTERRUPTED: "yellow"}
 
 Name = Annotated[
@@ -365,9 +368,12 @@ def export(
     elif csv == "-":
         frame.to_csv(sys.stdout, index=False)
     elif csv is not None:
-        frame.to_csv(csv, index=False)
+        compression = COMPRESSIONS.get(Path(csv).suffix)
+        write_atomically(
+            Path(csv), lambda place: frame.to_csv(place, index=False, compression=compression), durable=False
+        )
     if parquet is not None:
-        _uniform(frame).to_parquet(parquet, index=False)
+        write_atomically(parquet, lambda place: _uniform(frame).to_parquet(place, index=False), durable=False)
     for path in (csv, parquet):
         if path not in (None, "-"):
             echo(f"{len(frame)} rows written to {path}", err=True)

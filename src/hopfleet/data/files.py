@@ -42,7 +42,7 @@ def write_partition(
 ) -> PartitionFile:
     """Write the file of a partition, and return its description. With ``sync``, the file is durable on return."""
     batch = as_batch(columns, cells)
-    with path.open("wb") as file:
+    with files.create_file(path) as file:
         hashed = _Hashed(file)
         with pa.PythonFile(hashed, "w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -130,7 +130,7 @@ def map_cells(path: Path, columns: Mapping[str, Column], rows: int, *, validate:
 
 def _mapped(path: Path) -> mmap.mmap:
     try:
-        with path.open("rb") as file:
+        with files.open_plain(path, links=True) as file:
             # Without reservation, a private writable mapping may be larger than the free memory.
             private = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
             return mmap.mmap(file.fileno(), 0, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +17,22 @@ from hopfleet.data import manifest
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError, MissingExtra, describe
 from hopfleet.safe_text import HIDDEN
-from hopfleet.support.files import denied, digest, retried
+from hopfleet.support.files import (
+    check_folder,
+    denied,
+    digest,
+    make_folder,
+    move,
+    new_file,
+    open_lock,
+    remove_file,
+    retried,
+)
+
+PARTS = re.compile(
+    rf"{re.escape(manifest.FILE)}|part-\d+\.arrow|recipe\.(json|safetensors|pickle)|prepared\.json|failed\.jsonl"
+)
+"""Names of the files in the folder of a data set."""
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
@@ -43,6 +58,27 @@ class LocalFolder:
     @property
     def url(self) -> str:
         return str(self.path)
+
+    def has_entries(self) -> bool:
+        """Whether the folder exists and is not empty. Raise DataError if no data set may be written there."""
+        try:
+            check_folder(self.path)
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            what = "is a file" if self.path.exists() else "is a link that leads nowhere"
+            raise DataError(f"{self.path}: {what}; give the path of a folder") from None
+        except PermissionError as error:
+            raise DataError(f"{self.path}: {error.strerror}; give another folder") from error
+        return any(self.path.iterdir())
+
+    def check_replaceable(self) -> None:
+        """Raise DataError if the folder holds files that no data set consists of: they would be deleted with it."""
+        if found := sorted(_foreign(self.path)):
+            raise DataError(
+                f"{self.path}: overwrite=True replaces the data set, and the folder also holds {', '.join(found)}, "
+                "which Hopfleet did not write; move these files elsewhere, or give another folder"
+            )
 
     def manifest(self) -> bytes:
         """Return the text of the manifest. Raise DataError if there is none."""
@@ -156,13 +192,11 @@ class RemoteFolder:
     def _fetch(self, partition: PartitionFile, target: Path) -> None:
         files, path = self.filesystem()
         source = f"{path}/{partition.name}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{partition.sha256[:16]}.")
-        os.close(handle)
-        fetched = Path(name)
+        make_folder(target.parent)
+        fetched = new_file(f".{partition.sha256[:16]}.", target.parent)
         try:
             try:
-                retried(lambda: files.get_file(source, name))
+                retried(lambda: files.get_file(source, str(fetched)))
             except FileNotFoundError:
                 self._refuse(partition, "is missing")
             except Exception as error:
@@ -171,15 +205,24 @@ class RemoteFolder:
                 self._refuse(partition, f"has {size} bytes instead of {partition.size}")
             if digest(fetched) != partition.sha256:
                 self._refuse(partition, "has the wrong checksum (sha256)")
-            fetched.replace(target)
+            move(fetched, target)
         finally:
-            fetched.unlink(missing_ok=True)
+            remove_file(fetched)
 
     def _refuse(self, partition: PartitionFile, fault: str) -> NoReturn:
         raise DataError(f"{self._url}/{partition.name}: {fault}; restore it or partition again") from None
 
 
 Folder = LocalFolder | RemoteFolder
+
+
+def _foreign(folder: Path) -> Iterator[str]:
+    """Yield the files and links in the folder of a data set, or of its splits, that no data set consists of."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink() and (entry / manifest.FILE).is_file():
+            yield from (f"{entry.name}/{name}" for name in _foreign(entry))
+        elif not PARTS.fullmatch(entry.name) or entry.is_dir():
+            yield entry.name
 
 
 def _check_size(where: str, size: int) -> None:
@@ -195,8 +238,8 @@ def _whole(path: Path, partition: PartitionFile) -> bool:
 def _locked(path: Path) -> Iterator[None]:
     """Let one process of this host at a time fetch a file. The lock ends with its holder's process."""
     locks = path.parent.parent / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with (locks / path.name[:16]).open("a") as lock:
+    make_folder(locks)
+    with open_lock(locks / path.name[:16]) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from hopfleet.data.columns import Column, shortened, whole
 from hopfleet.errors import DataError
+from hopfleet.support.files import json_text, parsed_json
 
 FILE = "manifest.json"
 FORMAT = "hopfleet-dataset"
@@ -115,7 +116,7 @@ class Manifest:
                 for partition in self.partitions
             ],
         }
-        return json.dumps(content, indent=2) + "\n"
+        return json_text(content)
 
 
 def read_manifest(text: str | bytes, where: str) -> Manifest:
@@ -132,7 +133,9 @@ def read_manifest(text: str | bytes, where: str) -> Manifest:
             f"{where}: has format version {shortened(version)} instead of {VERSION}; update Hopfleet or partition again"
         )
     try:
-        return _parsed(content)
+        found = _parsed(content)
+        parsed_json(text)  # its digest: last, since the messages above say more
+        return found
     except KeyError as error:
         raise DataError(f"{where}: is damaged (has no entry {error}); partition again") from error
     except (TypeError, ValueError, AttributeError) as error:

@@ -10,8 +10,6 @@ import contextlib
 import math
 import operator
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +30,23 @@ from hopfleet.data.spill import Evenly, Sized, Spill
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
-from hopfleet.support.files import has_folders, sync, trouble
+from hopfleet.support.files import (
+    copy_file,
+    create_folder,
+    has_folders,
+    hidden,
+    link_file,
+    make_folder,
+    move,
+    remove_folder,
+    sweep,
+    sync,
+    temporary_place,
+    trouble,
+    workspace,
+    write_text,
+)
 from hopfleet.support.machine import release_memory
-from hopfleet.support.workspace import hidden, sweep, workspace
 
 
 @explained
@@ -97,14 +109,14 @@ def partition(
             spill.add(cells)
         _check_rows(schema.rows, partitions)
         built = workspace / "built"
-        built.mkdir()
+        create_folder(built)
         try:
             made = _write(built, spill, schema, seed, live)
         except OSError as error:
             raise DataError(trouble(workspace.parent, error)) from error
         del spill
         release_memory()
-        shutil.rmtree(workspace / "spill", ignore_errors=True)
+        remove_folder(workspace / "spill", ignore_errors=True)
         before = _existing(target, overwrite)
         if before is not None:
             _refuse_changes(target, before.changes(made))
@@ -136,12 +148,12 @@ def join(sets: Sequence[Dataset], folder: Path) -> Dataset:
             return existing
     with _workspace(target) as workspace:
         built = workspace / "built"
-        built.mkdir()
+        create_folder(built)
         try:
             for part, (file, _) in zip(parts, files, strict=True):
-                _link(file, built / part.name)
+                link_file(file.resolve(), built / part.name)
             for file in sorted(Path(first.url).glob("recipe.*")):
-                shutil.copyfile(file, built / file.name)
+                copy_file(file, built / file.name)
             _write_manifest(built, made)
         except OSError as error:
             raise DataError(trouble(folder, error)) from error
@@ -167,15 +179,6 @@ def _check_columns(first: Dataset, other: Dataset) -> None:
             f"{first.url} and {other.url}: cannot be joined, because their columns differ ({'; '.join(differ)}); "
             "make both with the same columns and types"
         )
-
-
-def _link(file: Path, name: Path) -> None:
-    """Make another name for a file: a hard link, or a symbolic link to a file on another file system."""
-    file = file.resolve()
-    try:
-        name.hardlink_to(file)
-    except OSError:
-        name.symlink_to(file)
 
 
 def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple[int, list[float] | None]:
@@ -227,15 +230,7 @@ def _existing(target: Folder, overwrite: bool) -> Manifest | None:
 
     Raise DataError if the folder holds anything else.
     """
-    if isinstance(target, LocalFolder):
-        if not target.path.exists():
-            return None
-        if not target.path.is_dir():
-            raise DataError(f"{target.url}: is a file; give the path of a folder")
-        entries = any(target.path.iterdir())
-    else:
-        entries = target.has_entries()
-    if not entries:
+    if not target.has_entries():
         return None
     try:
         text = target.manifest()
@@ -246,6 +241,8 @@ def _existing(target: Folder, overwrite: bool) -> Manifest | None:
             f"{target.url}: is not empty and is not a Hopfleet data set, so it is not overwritten; give another folder"
         )
     if overwrite:
+        if isinstance(target, LocalFolder):
+            target.check_replaceable()
         return None
     try:
         return read_manifest(text, f"{target.url}/{manifest.FILE}")
@@ -283,21 +280,19 @@ def _write(built: Path, spill: Spill, schema: Schema, seed: int, live: LiveItems
 
 
 def _write_manifest(built: Path, made: Manifest) -> None:
-    (built / manifest.FILE).write_text(made.to_json())
-    sync(built / manifest.FILE)
-    sync(built)
+    write_text(built / manifest.FILE, made.to_json(), durable=True)
 
 
 def _move(built: Path, target: Path, workspace: Path) -> None:
     """Move the finished folder into place. An existing target is empty or a Hopfleet data set."""
     replaced = workspace / "replaced"
     if target.exists() and any(target.iterdir()):
-        target.rename(replaced)
+        move(target, replaced)
     try:
-        built.rename(target)
+        move(built, target)
     except OSError as error:
         with contextlib.suppress(OSError):
-            replaced.rename(target)
+            move(replaced, target)
         raise DataError(
             f"{target}: was filled by another process in the meantime ({error}); give another folder"
         ) from error
@@ -331,12 +326,12 @@ def _workspace(target: Folder) -> Iterator[Path]:
         path = target.path.resolve()
         parent, prefix = path.parent, hidden(path)
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_folder(parent)
             sweep(parent, prefix)
         except OSError as error:
             raise DataError(f"{path}: cannot be created ({error.strerror}); give another folder") from error
     else:
-        parent, prefix = Path(tempfile.gettempdir()), "hopfleet-partial-"
+        parent, prefix = Path(temporary_place()), "hopfleet-partial-"
     with contextlib.ExitStack() as stack:
         try:
             place = stack.enter_context(workspace(parent, prefix))

@@ -18,6 +18,7 @@ from hopfleet.data.cells import Builder, Cells
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.files import map_cells, write_cells
 from hopfleet.domain.seeds import derive
+from hopfleet.support.files import make_folder
 
 MEMORY_BYTES = 64 << 20
 """Bytes of rows held in memory; above this, rows are written to temporary files."""
@@ -143,7 +144,7 @@ class Spill:
             yield dict(piece.all())
 
     def _write(self) -> None:
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder)
         for i, piece in enumerate(self._pieces):
             if not isinstance(piece.cells, Path):
                 path = self._folder / f"spill-{i:06d}.arrow"

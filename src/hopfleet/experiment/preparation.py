@@ -12,13 +12,14 @@ from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain.messages import Finish, RequestAnswered, TrialEnded, UnitFinished
 from hopfleet.domain.placement import AUTO
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import DataChanged, UsageError
+from hopfleet.errors import DataChanged, ExperimentExists, UsageError
 from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
 from hopfleet.experiment.resources import Data, check_configs, check_device, folds_of, on_cluster, partitioned
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import last_message
 from hopfleet.store.replacing import put_back, set_aside
+from hopfleet.support.files import make_folder
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -73,7 +74,7 @@ def warmed_up(experiment: Experiment, backend: Backend) -> Iterator[None]:
         yield
         return
     logs = experiment.folder.logs
-    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(logs, private=True)
     with backend.warmed_up(experiment.task.preload, experiment.worker_options.threads, logs):
         yield
 
@@ -86,6 +87,11 @@ def prepare(experiment: Experiment, *, overwrite: bool, warm_up: Callable[[], No
     folder = experiment.folder
     check_device(experiment.backend, experiment.task, experiment.worker_options.device)
     earlier = None if overwrite else _earlier(experiment)
+    if overwrite and (found := folder.foreign()):
+        raise ExperimentExists(
+            f"folder={str(folder.path)!r}: overwrite=True deletes a run, and the folder also holds {', '.join(found)}, "
+            "which no run has written; move these files elsewhere, or choose another folder"
+        )
     fresh = earlier is None or earlier.barren
     before: Mapping[str, Any] = {} if fresh else folder.definition()
     warm_start = earlier_trials(experiment.warm_start, before)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopfleet.backends.base import Backend
@@ -14,6 +12,7 @@ from hopfleet.experiment.preparation import check_data, open_data, verify_data
 from hopfleet.experiment.resources import Data, check_device, on_cluster
 from hopfleet.phrases import shown
 from hopfleet.store.folder import RunFolder
+from hopfleet.support.files import create_folder, make_folder, remove_empty_folder, temporary_folder
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -24,17 +23,18 @@ def scratch_folder(experiment: Experiment) -> Iterator[RunFolder]:
     """Make a run folder beside that of the experiment, on the same disk, and remove it afterwards."""
     parent = experiment.folder.path.parent
     missing = [path for path in (parent, *parent.parents) if not path.exists()]
-    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not parent.is_dir():
+        make_folder(parent, private=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=".preview-", dir=parent) as place:
-            folder = RunFolder(Path(place))
+        with temporary_folder(".preview-", parent) as place:
+            folder = RunFolder(place)
             for path in (folder.logs, folder.checkpoints, folder.shared):
-                path.mkdir()
+                create_folder(path)
             yield folder
     finally:
         for path in missing:
             with contextlib.suppress(OSError):
-                path.rmdir()
+                remove_empty_folder(path)
 
 
 def scratch_data(experiment: Experiment, place: RunFolder) -> Data:

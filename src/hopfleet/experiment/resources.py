@@ -22,6 +22,7 @@ from hopfleet.frameworks.folds import KFold, folded
 from hopfleet.monitor.wording import plural
 from hopfleet.planner.teams import Scaling
 from hopfleet.store.folder import RunFolder
+from hopfleet.support.files import make_folder
 from hopfleet.support.machine import choose_workers, most_workers, this_machine
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
@@ -92,7 +93,7 @@ def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int,
         return source
     if isinstance(source, Joined):
         return join(source.sets, folder)
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder.parent, private=True)
     if partitions is None:
         partitions = len(open_dataset(folder)) if folder.exists() else max(least, _fitting_partitions(source))
     return partition(source, folder, partitions=partitions, seed=seed)

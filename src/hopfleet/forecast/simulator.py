@@ -34,6 +34,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.portfolio import for_solver
 from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
 from hopfleet.support import registry
+from hopfleet.support.files import remove_file, write_text
 from hopfleet.version import __version__
 
 Replicas = Mapping[int, Sequence[int]]
@@ -146,8 +147,8 @@ class Simulation:
         draw_gantt(self.history, picture)
         title = f"{self.policy}: makespan {self.makespan:.4g}, {self.ratio:.4f} of the lower bound"
         head = f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>"
-        target.write_text(head + picture.read_text())
-        picture.unlink()
+        write_text(target, head + picture.read_text(), durable=False)
+        remove_file(picture)
         return target
 
 

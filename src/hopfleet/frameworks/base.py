@@ -12,7 +12,6 @@ if its trials can train together.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -29,6 +28,7 @@ from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.frameworks.tracked_config import TrackedConfig as TrackedConfig
 from hopfleet.frameworks.views import StepCount, view_of
+from hopfleet.support.files import copy_file
 
 Batch = dict[str, Any]
 """Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""
@@ -259,7 +259,7 @@ class Framework(TeamTrainer, ABC):
 
     def pack(self, config: Config, checkpoint: Path, path: Path) -> None:
         """Write everything that ``unpack`` needs to return the model of a saved version."""
-        shutil.copyfile(checkpoint, path)
+        copy_file(checkpoint, path)
 
     def unpack(self, config: Config, path: Path) -> Any:
         """Return the trained model that ``pack`` wrote, on the CPU, ready to predict."""

@@ -11,7 +11,6 @@ import contextlib
 import json
 import re
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError, TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
 from hopfleet.frameworks.wrapped import WrappedFramework, WrappedTask
+from hopfleet.support.files import create_folder, open_plain, overwrite, temporary_folder
 
 UNITS = "units"
 """Name of the file in a saved version that counts the units of each model."""
@@ -221,7 +221,7 @@ class FoldedSession(Session):
         """Yield a file for each model of a saved version, and take over the counts of units."""
         with _scratch() as folder:
             try:
-                with zipfile.ZipFile(path) as archive:
+                with open_plain(path, links=True) as file, zipfile.ZipFile(file) as archive:
                     archive.extractall(folder)
                 units = json.loads((folder / UNITS).read_bytes())
             except (zipfile.BadZipFile, ValueError, OSError) as error:
@@ -235,7 +235,7 @@ def _write(path: Path, writers: Sequence[Callable[[Path], None]], units: Sequenc
     with _scratch() as folder:
         for number, write in enumerate(writers):
             write(_part(folder, number))
-        (folder / UNITS).write_text(json.dumps(list(units)))
+        overwrite(folder / UNITS, [json.dumps(list(units)).encode()])
         with zipfile.ZipFile(path, "w") as archive:
             for file in sorted(file for file in folder.rglob("*") if file.is_file()):
                 about = zipfile.ZipInfo(str(file.relative_to(folder)), EARLY)
@@ -250,6 +250,6 @@ def _part(folder: Path, number: int) -> Path:
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
     """Yield a temporary folder for the files of models. Without a folder for shared tensors, versions hold them."""
-    with tempfile.TemporaryDirectory(prefix="hopfleet-folds-") as folder:
-        (Path(folder) / "models").mkdir()
-        yield Path(folder)
+    with temporary_folder("hopfleet-folds-") as folder:
+        create_folder(folder / "models")
+        yield folder

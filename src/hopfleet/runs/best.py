@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hopfleet.errors import CheckpointError, NotFound, describe
 from hopfleet.runs.results import Results
-from hopfleet.support.files import trouble
+from hopfleet.support.files import make_folder, remove_file, trouble
 from hopfleet.support.logging import messages
 
 
@@ -24,8 +24,8 @@ def write_best(results: Results) -> None:
         return
     try:
         if folder.is_symlink():
-            folder.unlink()
-        folder.mkdir(exist_ok=True, mode=0o700)
+            remove_file(folder)
+        make_folder(folder, private=True)
         best.export(folder / name)
     except OSError as error:
         messages().warning("%s", trouble(folder / name, error))

@@ -9,12 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import platform
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +28,7 @@ from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError, describe
 from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
+from hopfleet.runs.bundle_files import FILE, check_files, read_description
 from hopfleet.runs.card import model_card
 from hopfleet.runs.evaluation import naming_differences, open_data
 from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
@@ -40,17 +38,30 @@ from hopfleet.runs.results import Results
 from hopfleet.runs.sealing import is_sealed, seal
 from hopfleet.runs.verify import find_data
 from hopfleet.safe_text import visible
-from hopfleet.support.files import check_private, digest, read_json, sync, write_text
+from hopfleet.support.files import (
+    beside,
+    check_private,
+    copy_file,
+    create_folder,
+    digest,
+    json_text,
+    open_plain,
+    overwrite,
+    sync,
+    temporary_folder,
+    write_text,
+)
 from hopfleet.support.plain import plain
 from hopfleet.support.user_code import users_modules
-from hopfleet.support.workspace import beside
 from hopfleet.version import __version__
 from hopfleet.worker.inference import predicted
 from hopfleet.worker.pickling import dumps
 from hopfleet.worker.secrets import read
 
-FILE, SEAL, TASK, CARD, CODE = "bundle.json", "bundle.seal", "task.pickle", "README.md", "code"
+SEAL, TASK, CARD, CODE = "bundle.seal", "task.pickle", "README.md", "code"
 """Files of a bundle, and its folder of code to read."""
+
+SEAL_BYTES = 1024
 
 PACKAGES = {
     "flax": "flax", "jax": "jax", "keras": "keras", "lightning": "lightning", "numpy": "numpy", "optax": "optax",
@@ -101,8 +112,8 @@ class Bundle:
         if self.has_recipe:
             self._check_same()
         recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
-        with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
-            data = open_data(rows, self.content["columns"], recipe, Path(folder) / "data", labelled=False)
+        with temporary_folder("hopfleet-") as folder:
+            data = open_data(rows, self.content["columns"], recipe, folder / "data", labelled=False)
             with naming_differences(data, self.content["columns"]):
                 return collected(predictions(self._task, model, data, batch_size), path, to)
 
@@ -117,7 +128,7 @@ class Bundle:
 
     def _check_same(self) -> None:
         """Raise UsageError if the folder holds another bundle by now, whose files do not belong to this task."""
-        if read_json(self.folder / FILE) != self.content:
+        if read_description(self.folder)[0] != self.content:
             raise UsageError(
                 f"{self.folder}: was exported again after this bundle was loaded; load it again with hop.load_bundle"
             )
@@ -138,19 +149,10 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> B
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"load_bundle({shown(path)}): must be the folder of a bundle")
     folder = Path(path).expanduser()
-    if not (folder / FILE).is_file():
-        raise UsageError(f"{folder}: is not a bundle: it has no {FILE}; trial.export(path, format='bundle') writes one")
-    try:
-        content = read_json(folder / FILE)
-        known = content["format"] == "hopfleet-bundle" and content["version"] == 1
-        damaged = _damaged(folder, content) if known else []
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{folder}: is damaged ({describe(error)}); export it again") from error
-    if not known:
-        raise UsageError(f"{folder / FILE}: is not a bundle of a format that Hopfleet {__version__} reads")
-    if damaged:
-        raise UsageError(f"{folder / damaged[0]}: differs from what was exported; export the bundle again")
-    _check_trust(folder, trust)
+    content, text = read_description(folder)
+    loaded = (TASK, *(name for name in (RECIPE, ARRAYS, PICKLE) if (folder / name).exists()))
+    _check_trust(folder, text, trust)
+    check_files(folder, content, loaded)
     try:
         task, configs = cloudpickle.loads((folder / TASK).read_bytes())
     except Exception as error:
@@ -161,28 +163,15 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> B
     return Bundle(folder, content, task, configs, bool(trust))
 
 
-def _damaged(folder: Path, content: Mapping[str, Any]) -> list[str]:
-    """Return the files of a bundle that differ from those exported. A file that is loaded must be one of them."""
-    files = content["files"]
-    loaded = [TASK, *(each["file"] for each in content["models"])]
-    loaded += [name for name in (RECIPE, ARRAYS, PICKLE) if (folder / name).exists()]
-    for name in files:  # a bundle of others may name any file, also one without an end
-        if (place := (folder / name).resolve()) != folder.resolve() / name or (place.exists() and not place.is_file()):
-            raise ValueError(f"{name!r} is not a file in the bundle")
-    differ = [name for name, found in files.items() if digest(folder / name) != found]
-    return [*(name for name in loaded if name not in files), *differ]
-
-
-def _check_trust(folder: Path, trust: bool | str) -> None:
-    """Raise UsageError unless the code of a bundle may run."""
-    number = digest(folder / FILE)
+def _check_trust(folder: Path, text: bytes, trust: bool | str) -> None:
+    """Raise UsageError unless the code of the bundle with a description may run."""
+    number = hashlib.sha256(text).hexdigest()
     if isinstance(trust, str) and trust != number:
         raise UsageError(f"trust={shown(trust)}: {folder} is another bundle, with the SHA-256 {number!r}")
     if trust:
         return
     pickles = [name for name in (TASK, PICKLE) if (folder / name).exists()]
-    seal_file = folder / SEAL
-    if seal_file.is_file() and is_sealed((folder / FILE).read_bytes(), seal_file.read_text(errors="replace")):
+    if is_sealed(text, _seal_of(folder)):
         for name in pickles:
             check_private(folder, folder / name)
         return
@@ -191,6 +180,13 @@ def _check_trust(folder: Path, trust: bool | str) -> None:
         f"{' and '.join(pickles)}, which can do anything that you can do; {folder / CODE} has their text, as the "
         f"author gives it. If you trust the author, pass trust={number!r}, which holds for exactly these files"
     )
+
+
+def _seal_of(folder: Path) -> str:
+    """Return the text of a bundle's seal; nothing if there is none."""
+    with contextlib.suppress(OSError), open_plain(folder / SEAL) as file:
+        return file.read(SEAL_BYTES).decode(errors="replace")
+    return ""
 
 
 def write_bundle(results: Results, members: Mapping[str, float], path: Path, task: Task, *, logits: bool) -> float:
@@ -214,12 +210,11 @@ def write_bundle(results: Results, members: Mapping[str, float], path: Path, tas
 def _objection(folder: Path) -> str:
     """Return why a folder may not be replaced; nothing if it is a bundle as this user exported it."""
     try:
-        description = (folder / FILE).read_bytes()
-        if not is_sealed(description, (folder / SEAL).read_text(errors="replace")):
-            return "is no bundle that you exported here, or its description has changed since"
-        content = json.loads(description)
-    except (OSError, ValueError, RecursionError):
+        content, text = read_description(folder)
+    except UsageError:
         return "is no bundle"
+    if not is_sealed(text, _seal_of(folder)):
+        return "is no bundle that you exported here, or its description has changed since"
     return difference(folder, {**content["files"], CARD: content.get("card", "")}, besides=(FILE, SEAL))
 
 
@@ -268,16 +263,16 @@ def _write_code(folder: Path, task: Task, configs: list[Any], recipe: Prepared |
     modules = users_modules(starts)
     try:
         with _by_value(modules):
-            (folder / TASK).write_bytes(dumps((task, configs)))
+            overwrite(folder / TASK, [dumps((task, configs))])
             if recipe is not None:
                 recipe.save(folder)
     except Exception as error:
         raise TaskError(f"{type(task).__name__} cannot be stored in a bundle: {describe(error)}") from error
-    (folder / CODE).mkdir()
+    create_folder(folder / CODE)
     for module in modules:
         source = Path(getattr(module, "__file__", None) or "")
         if source.is_file():
-            shutil.copyfile(source, folder / CODE / f"{module.__name__.strip('_')}.py")
+            copy_file(source, folder / CODE / f"{module.__name__.strip('_')}.py")
 
 
 @contextlib.contextmanager
@@ -299,7 +294,7 @@ def _describe(folder: Path, content: dict[str, Any]) -> None:
     files = {name: digest(folder / name) for name in names if name not in (FILE, SEAL, CARD)}
     card = model_card(content)
     number = hashlib.sha256(card.encode()).hexdigest()
-    text = json.dumps({**content, "files": files, "card": number}, indent=2, default=str) + "\n"
+    text = json_text({**content, "files": files, "card": number})
     write_text(folder / FILE, text, durable=True)
     write_text(folder / SEAL, seal(text.encode()) + "\n", durable=True)
     write_text(folder / CARD, card, durable=True)

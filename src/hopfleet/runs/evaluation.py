@@ -6,7 +6,6 @@ Sums over rows are exact, so metrics do not depend on the number of workers or o
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,7 +26,7 @@ from hopfleet.runs.place import Place
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.support import clock
-from hopfleet.support.files import write_text
+from hopfleet.support.files import json_text, write_text
 from hopfleet.worker.inference import InferenceTask
 
 REMEDY = "rename the columns, or make them as those of the training data were made"
@@ -81,7 +80,7 @@ def _measured(
         if writable:
             record = {"time": clock.now(), "data": work["data"], "fingerprint": opened.fingerprint}
             record |= {"rows": opened.rows, "models": work["models"], "weights": work["weights"], "metrics": found}
-            write_text(tests / f"{key(work)}.json", json.dumps(record, indent=2) + "\n", durable=True)
+            write_text(tests / f"{key(work)}.json", json_text(record), durable=True)
     return found
 
 

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import check
 from hopfleet.support.code_digests import digests
+from hopfleet.support.files import make_folder, temporary_folder
 from hopfleet.worker.inference import InferenceTask, Member, Output
 from hopfleet.worker.spec import WorkerSpec
 
@@ -85,8 +85,8 @@ def key(work: Mapping[str, Any]) -> str:
 def space_for(target: Path | None, work: dict[str, Any]) -> Iterator[Path]:
     """Yield the folder in which a call works: beside its target, so that it can go on, or else a temporary one."""
     if target is None:
-        with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
-            yield Path(folder)
+        with temporary_folder("hopfleet-") as folder:
+            yield folder
     else:
         with workspace_for(LocalFolder(target), work, "inference") as space:
             yield space.path
@@ -165,5 +165,5 @@ def _drive(driver: Driver, backend: Backend, spec: WorkerSpec, count: int) -> No
 def output_in(space: Path, data: Dataset, ending: str) -> Output:
     """Return the files of predictions for the partitions of a data set."""
     folder = space / f"{data.fingerprint[:16]}-{len(data)}"
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     return Output(folder.absolute(), ending)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hopfleet.runs.place import Place
 from hopfleet.runs.replacing import check_predictions, put_predictions
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
-from hopfleet.support.workspace import beside
+from hopfleet.support.files import beside, create_folder, make_folder, remove_file, temporary_folder
 from hopfleet.worker.inference import InferenceTask, Output, predicted, stored, write
 
 ENDINGS = (".parquet", ".csv", ".arrow")
@@ -99,14 +98,14 @@ def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
         return write(made, path)
     wanted = {output.file(part) for part in range(len(data))}
     for other in set(output.folder.iterdir()) - wanted:  # of a worker that was killed while it wrote
-        other.unlink()
+        remove_file(other)
     put_predictions(output.folder, path, f"to={os.fspath(to)!r}")
     return data.rows
 
 
 def _iterated(task: Task, model: Any, data: Any, train: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
-    with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
-        opened = open_data(data, train.columns, recipe_of(train), Path(folder) / "data", labelled=False)
+    with temporary_folder("hopfleet-") as folder:
+        opened = open_data(data, train.columns, recipe_of(train), folder / "data", labelled=False)
         with naming_differences(opened, train.columns):
             yield from predictions(task, model, opened, batch_size)
 
@@ -116,12 +115,12 @@ def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any
     if path is None:
         table = pa.Table.from_batches(made)
         return iter(table.to_batches()) if to is iter else table.to_pandas() if _is_frame(to) else table
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     if path.suffix:
         return write(made, path)
     with beside(path) as space:
         output = Output(space / "output", ".parquet")
-        output.folder.mkdir()
+        create_folder(output.folder)
         rows = write(made, output.file(0))
         put_predictions(output.folder, path, f"to={os.fspath(to)!r}")
     return rows

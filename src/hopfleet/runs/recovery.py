@@ -22,7 +22,7 @@ from hopfleet.store.definitions import problem
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
 from hopfleet.store.local import recalled
-from hopfleet.support.files import digest, read_json, write_text
+from hopfleet.support.files import digest, json_text, move, read_json, temporary_name, write_text
 
 TABLE = "recovered.json"
 """Name of the file with the table of trials."""
@@ -79,16 +79,15 @@ def _rows(folder: RunFolder) -> tuple[list[Row], bool]:
 
 def _rebuild_journal(found: Recovery, rows: Sequence[Row]) -> None:
     path = found.folder.journal_file
-    beside = path.with_name(f".{path.name}.new")
-    beside.unlink(missing_ok=True)
+    beside = temporary_name(path)
     with contextlib.closing(Journal(beside, writable=True)) as journal:
         for time, some in itertools.groupby(rows, key=lambda row: row[0]):
             journal.append(time, [message for _, message in some])
     aside = _set_aside(path)
     for suffix in ("-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-    beside.rename(path)
+            move(path.with_name(path.name + suffix), aside.with_name(aside.name + suffix))
+    move(beside, path)
     found.rebuilt.append(f"{path.name}: {plural(len(rows), 'message')}; the damaged journal is now {aside.name}")
     found.lost.append(
         f"{path.name}: messages after number {len(rows)}, and requests; hopfleet resume {found.folder.handle} trains "
@@ -115,8 +114,7 @@ def _rebuild_definition(found: Recovery, rows: Sequence[Row]) -> None:
     if json.dumps(known, sort_keys=True) == json.dumps(current, sort_keys=True):
         return
     aside = f"; the file as it was is now {_set_aside(path).name}" if path.exists() else ""
-    text = json.dumps(known, indent=2) + "\n"
-    write_text(path, text, durable=True)
+    write_text(path, json_text(known), durable=True)
     found.rebuilt.append(f"{path.name}: from the journal{aside}")
 
 
@@ -174,7 +172,8 @@ def _model(path: Path, best: object) -> dict[str, Any]:
 def _set_aside(path: Path) -> Path:
     """Rename a damaged file to a name that is free, and return that name."""
     aside = next(free for free in _free_names(path) if not free.exists())
-    return path.rename(aside)
+    move(path, aside)
+    return aside
 
 
 def _free_names(path: Path) -> Iterator[Path]:

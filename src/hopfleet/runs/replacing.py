@@ -6,12 +6,20 @@ folder of predictions lies beside it, because some programs read every file in a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from hopfleet.errors import UsageError
-from hopfleet.support.files import digest, exchange, read_json, write_text
+from hopfleet.support.files import (
+    digest,
+    exchange,
+    json_text,
+    move,
+    open_plain,
+    parsed_json,
+    set_mode,
+    write_text,
+)
 
 FORMAT = "hopfleet-predictions"
 
@@ -42,11 +50,11 @@ def put_in_place(made: Path, path: Path, mask: int = 0o777) -> None:
     The new folder gets the permissions of the old one, as far as ``mask`` allows.
     """
     if path.is_dir():
-        made.chmod(path.stat().st_mode & mask)
+        set_mode(made, path.stat().st_mode & mask)
     if path.is_dir() and any(path.iterdir()):
         exchange(made, path)
     else:
-        made.rename(path)
+        move(made, path)
 
 
 def difference(folder: Path, files: Mapping[str, str], besides: Collection[str] = ()) -> str:
@@ -94,13 +102,14 @@ def _record_file(path: Path) -> Path:
 
 
 def _record(path: Path, written: list[dict[str, str]]) -> None:
-    write_text(_record_file(path), json.dumps({"format": FORMAT, "written": written}) + "\n", durable=False)
+    write_text(_record_file(path), json_text({"format": FORMAT, "written": written}), durable=False)
 
 
 def _recorded(path: Path) -> list[dict[str, str]]:
     """Return the digests of the files of a folder, by name, for each state in which Hopfleet may have left it."""
     try:
-        content = read_json(_record_file(path))
+        with open_plain(_record_file(path), own=True) as file:  # others could name files that they want replaced
+            content = parsed_json(file.read())
         if content["format"] != FORMAT:
             return []
         return [{str(name): str(value) for name, value in files.items()} for files in content["written"]]

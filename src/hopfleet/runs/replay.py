@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from hopfleet.backends import BACKENDS
@@ -34,6 +32,7 @@ from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import registry
 from hopfleet.support.clock import now
+from hopfleet.support.files import create_folder, temporary_folder
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.spec import WorkerSpec
 
@@ -146,11 +145,11 @@ def _backend(backend: Backend | str) -> Backend:
 def _temporary(folder: RunFolder) -> Iterator[RunFolder]:
     """Create a temporary run folder, beside the original one if possible."""
     parent = folder.path.parent if os.access(folder.path.parent, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix=".replay-", dir=parent) as path:
-        place = RunFolder(Path(path))
+    with temporary_folder(".replay-", parent) as path:
+        place = RunFolder(path)
         # Without a folder for shared files, versions are whole, as those of earlier releases are.
         for each in (place.checkpoints, place.logs, *([place.shared] if folder.shared.is_dir() else [])):
-            each.mkdir(mode=0o700)
+            create_folder(each, private=True)
         yield place
 
 

@@ -26,7 +26,7 @@ from hopfleet.safe_text import visible
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.support import code_digests
 from hopfleet.support.attributes import Signposted
-from hopfleet.support.files import read_json
+from hopfleet.support.files import make_folder, read_json
 
 if TYPE_CHECKING:
     from hopfleet.backends.base import Backend
@@ -260,7 +260,7 @@ class Results(Signposted):
     def _picture(self, path: str | os.PathLike[str] | None, name: str) -> str | os.PathLike[str]:
         if path is not None:
             return path
-        self.folder.plots.mkdir(exist_ok=True, mode=0o700)
+        make_folder(self.folder.plots, private=True)
         return self.folder.plots / name
 
     def __repr__(self) -> str:

@@ -6,14 +6,12 @@ number in the folder of all runs; a key that others could have written proves no
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import os
 import secrets
 
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import home
-from hopfleet.support.files import check_private
+from hopfleet.support.files import check_private, make_folder, write_once
 
 KEY = "seal.key"
 KEY_BYTES = 32
@@ -35,12 +33,7 @@ def is_sealed(content: bytes, found: str) -> bool:
 
 def _key() -> bytes:
     path = home() / KEY
-    home().mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(home(), private=True)
     if not path.exists():
-        beside = path.with_name(f".{KEY}.{secrets.token_hex(8)}")
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(beside)  # of several processes, the first one makes the key
-        beside.unlink()
+        write_once(path, secrets.token_bytes(KEY_BYTES))  # of several processes, the first one makes the key
     return path.read_bytes()

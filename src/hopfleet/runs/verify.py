@@ -139,7 +139,7 @@ class _Verification:
 
     def __init__(self, folder: RunFolder, tell: Callable[[str], None]) -> None:
         self._folder = folder
-        self._definition = folder.definition()
+        self._definition = folder.definition(checked=False)
         self._versions = Versions(folder.checkpoints)
         self._tell = tell
         self._checked = dict.fromkeys(PARTS, "")
@@ -205,12 +205,22 @@ class _Verification:
             )
             problem = f"was modified since the last run: {', '.join(differ)}"
             self._faults.append(Fault("folder", str(self._folder.definition_file), problem, self._folder.rescue))
+        elif wrong := self._definition_damage():
+            self._faults.append(Fault("folder", str(self._folder.definition_file), wrong, self._folder.rescue))
         if broken:
             remedy = "restore it from a backup; if it was not modified, please report this as a bug in Hopfleet"
             if not known.messages:
                 remedy = self._folder.rescue
             self._faults.append(Fault("journal", str(path), broken.removeprefix(f"{path}: "), remedy))
         return known
+
+    def _definition_damage(self) -> str:
+        """Return what is wrong with the definition, as far as its digest tells."""
+        try:
+            self._folder.definition()
+        except JournalError as error:
+            return str(error).removeprefix(f"{self._folder.definition_file}: ").partition("; ")[0]
+        return ""
 
     def _read_settled(self) -> tuple[_Known, str]:
         """Return ``_read()``, trying twice if a running experiment may just be creating the journal."""
@@ -327,7 +337,7 @@ class _Verification:
         url = str(own if own.is_dir() else recorded["url"])
         here = self._folder.path in Path(url).parents or ("://" not in url and Path(url).exists())
         try:
-            dataset = find_data(self._folder, role)
+            dataset = open_dataset(url)
         except (HopfleetError, OSError) as error:
             if here:
                 return _damage(role, error)

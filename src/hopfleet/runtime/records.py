@@ -8,7 +8,6 @@ workers is not worth a message; the page reads it while the experiment runs.
 from __future__ import annotations
 
 import contextlib
-import json
 import time as clocks
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -21,7 +20,7 @@ from hopfleet.domain.messages import EpochEnded, Finish, Message, TrialAdded, Tr
 from hopfleet.monitor.observer import Observer
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.background import Chores
-from hopfleet.support.files import write_text
+from hopfleet.support.files import json_text, make_folder, remove_file, write_text
 
 HEALTH_SECONDS = 1.0
 """Seconds between two records of the health of workers."""
@@ -75,7 +74,7 @@ class TrialRecords(Observer):
 
     def _write_all(self) -> None:
         stale, self._stale = sorted(self._stale), set()
-        texts = {trial: json.dumps(self._records[trial]) + "\n" if trial in self._records else "" for trial in stale}
+        texts = {trial: json_text(self._records[trial]) if trial in self._records else "" for trial in stale}
         if texts:
             self._chores.add(partial(write_records, self._folder, texts))
 
@@ -86,10 +85,10 @@ def write_records(folder: Path, texts: Mapping[str, str]) -> None:
         path = folder / f"{trial}.json"
         with contextlib.suppress(OSError):
             if text:
-                folder.mkdir(exist_ok=True, mode=0o700)
+                make_folder(folder, private=True)
                 write_text(path, text, durable=False)
             else:
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
 
 class HealthRecord(Observer):

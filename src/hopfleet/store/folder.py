@@ -18,20 +18,16 @@ NAME/
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 
-Only a folder that is proved to be a run folder is ever emptied: by ``hopfleet.json``, or by a definition, since earlier
-releases wrote no such file. Links in a run folder are removed, never followed. The run folder itself may be a link to a
-folder on another disk.
+Only a folder of this user that is proved to be a run folder is ever emptied, and only of what a run consists of: see
+``proof``. Links in a run folder are removed, never followed. The run folder itself may be a link to a folder on another
+disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import shutil
-import stat
-import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -40,15 +36,24 @@ from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.phrases import did_you_mean, listed
 from hopfleet.store.definitions import NAME, problem
-from hopfleet.support.files import check_private, open_plain, read_json, trouble, write_text
-
-MARKER, MARK, MARKER_FORMAT = "hopfleet.json", "run folder", 1
-"""Name of the file that proves a run folder, what it says, and its format."""
-
-LOCK = "lock"
-
-DATABASE = b"SQLite format 3\0"
-"""The beginning of a SQLite file; a number that tells the format of a journal follows at byte 60."""
+from hopfleet.store.proof import DEFINITION, JOURNAL, LOCK, RUN_FOLDER, foreign, is_empty, is_part, is_run_folder
+from hopfleet.support.files import (
+    MARKER,
+    check_own,
+    check_private,
+    json_text,
+    make_folder,
+    mark,
+    open_folder,
+    open_lock,
+    open_plain,
+    read_json,
+    remove_empty_folder,
+    remove_from,
+    replace_content,
+    trouble,
+    write_text,
+)
 
 
 def home() -> Path:
@@ -70,8 +75,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.definition_file = path / "experiment.json"
-        self.journal_file = path / "journal.sqlite"
+        self.definition_file = path / DEFINITION
+        self.journal_file = path / JOURNAL
         self.prediction_file = path / "prediction.json"
         self.profile_file = path / "profile.json"
         self.trial_runs_file = path / "trial_runs.json"
@@ -137,13 +142,12 @@ class RunFolder:
 
     def create(self, definition: dict[str, Any]) -> None:
         """Create all folders, then write the definition: a folder with a definition is complete."""
-        text = json.dumps(definition, indent=2) + "\n"
         place = self.path
         try:
             for place in (self.path, self.checkpoints, self.shared, self.logs, self.data, self.plots):
-                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(place, private=True)
             place = self.definition_file
-            write_text(place, text, durable=True)
+            write_text(place, json_text(definition), durable=True)
         except OSError as error:
             raise UsageError(trouble(place, error)) from error
 
@@ -195,32 +199,41 @@ class RunFolder:
         """Return how the workers are, by name, while a process runs the experiment; empty if that is not known."""
         return _measured(self.health_file) if self.running else {}
 
+    def foreign(self) -> list[str]:
+        """Return the names in the folder that no run has written."""
+        return foreign(each.name for each in self.path.iterdir())
+
     def clear(self, keep: Collection[str] = (LOCK, MARKER)) -> None:
         """Delete everything of a run except the lock, the marker and what else to ``keep``, without following links.
 
-        Only the holder of the lock may call this method.
+        Files that no run has written stay. Only the holder of the lock may call this method.
         """
-        self.definition_file.unlink(missing_ok=True)
-        for entry in self.path.iterdir():
-            if entry.name in keep:
-                continue
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        place = open_folder(self.path, links=True)
+        try:
+            check_own(place, self.path)
+            # First the definition: a folder with a definition is complete.
+            names = sorted(os.listdir(place), key=lambda name: name != DEFINITION)  # noqa: PTH208, a descriptor
+            remove_from(place, [name for name in names if is_part(name) and name not in keep])
+        finally:
+            os.close(place)
         self._emptied = True
 
     def discard(self) -> None:
-        """Delete the folder if it was empty or emptied under this lock, so that everything in it is new."""
+        """Delete the folder if it was empty or emptied under this lock, so that everything of a run in it is new."""
         if self._emptied:
-            shutil.rmtree(self.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.clear(keep=())
+                remove_empty_folder(self.path)
 
-    def definition(self) -> dict[str, Any]:
-        """Return the definition of the experiment. Raise JournalError if it is damaged."""
+    def definition(self, *, checked: bool = True) -> dict[str, Any]:
+        """Return the definition of the experiment. Raise JournalError if it is damaged.
+
+        Unless ``checked``, a definition that differs from its digest is returned too.
+        """
         if not self.exists:
             raise NotFound(f"{self.path}: holds no experiment; `hopfleet ls` lists those in {home()}")
         try:
-            definition = read_json(self.definition_file)
+            definition = read_json(self.definition_file, checked=checked)
         except (OSError, ValueError) as error:
             raise JournalError(f"{self.definition_file}: cannot be read ({error}); {self.rescue}") from error
         if wrong := problem(definition):
@@ -239,14 +252,21 @@ class RunFolder:
         Raise ExperimentExists if another process runs it, or if the folder contains files and is no run folder, and
         OSError if the folder cannot be written.
         """
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._emptied = not any(self._others())
-        if not (self._emptied or self._is_proved()):
-            raise ExperimentExists(
-                f"folder={str(self.path)!r}: contains files and is not a run folder, or its {MARKER} and "
-                f"{self.definition_file.name} are damaged; choose another folder"
-            )
-        file = open_plain(self.path / LOCK, create=True)
+        make_folder(self.path, private=True)
+        place = open_folder(self.path, links=True)
+        try:
+            self._emptied = is_empty(place)
+            if not (self._emptied or is_run_folder(place)):
+                raise ExperimentExists(
+                    f"folder={str(self.path)!r}: contains files and is not a run folder, or its {MARKER} and "
+                    f"{self.definition_file.name} are damaged; choose another folder"
+                )
+            file = open_lock(Path(LOCK), place)
+        except OSError as error:  # of a name in the folder
+            error.filename = str(self.path / str(error.filename))
+            raise
+        finally:
+            os.close(place)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -256,42 +276,10 @@ class RunFolder:
                 f"name={self.name!r}: is being run by process {owner}; watch it with `hopfleet show {self.name}` "
                 "or choose another name"
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()).encode())
-        file.flush()
-        self._mark()
+        replace_content(file, str(os.getpid()).encode())
+        with contextlib.suppress(OSError):  # a disk that does not take it
+            mark(self.path, RUN_FOLDER)
         return file
-
-    def _others(self) -> Iterator[Path]:
-        """Yield what is in the folder beside a lock and a marker."""
-        for entry in self.path.iterdir():
-            if entry.name == LOCK:
-                with open_plain(entry) as file:
-                    ours = not file.read(64).strip(b"0123456789")
-            else:
-                ours = entry.name == MARKER or entry.name.startswith(f".{MARKER}.")
-            if not ours:
-                yield entry
-
-    def _is_proved(self) -> bool:
-        """Whether the folder is a run folder: by its marker, or by the files of earlier releases."""
-        marker = self.path / MARKER
-        with contextlib.suppress(OSError, ValueError):
-            if stat.S_ISREG(marker.lstat().st_mode):
-                found = read_json(marker)
-                if isinstance(found, dict) and found.get("hopfleet") == MARK:
-                    return True
-        with contextlib.suppress(OSError, ValueError):
-            if stat.S_ISREG(self.definition_file.lstat().st_mode) and not problem(read_json(self.definition_file)):
-                return True
-        with contextlib.suppress(OSError), open_plain(self.journal_file) as file:
-            header = file.read(len(DATABASE) + 48)
-            return header.startswith(DATABASE) and 0 < int.from_bytes(header[60:64], "big") < 100
-        return False
-
-    def _mark(self) -> None:
-        if not (self.path / MARKER).exists():
-            _write_json(self.path / MARKER, {"hopfleet": MARK, "format": MARKER_FORMAT, "id": uuid.uuid4().hex})
 
 
 def find_run(name: str | os.PathLike[str]) -> RunFolder:
@@ -354,4 +342,4 @@ def _measured(path: Path) -> dict[str, Any]:
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file that a run does not depend on; a disk that does not take it is ignored."""
     with contextlib.suppress(OSError):
-        write_text(path, json.dumps(content) + "\n", durable=False)
+        write_text(path, json_text(content), durable=False)

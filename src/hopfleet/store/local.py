@@ -59,7 +59,7 @@ def open_journal(folder: RunFolder, *, writable: bool = False) -> JournalStore:
 
 def store_of(folder: RunFolder) -> Store:
     """Return the store that a run was made with."""
-    name = folder.definition().get("store", LOCAL) if folder.exists else LOCAL
+    name = folder.definition(checked=False).get("store", LOCAL) if folder.exists else LOCAL
     if HIDDEN in name:
         raise UsageError(
             f"{folder.handle}: the password of its store, {name!r}, is not kept in the run folder; call fit() again "

@@ -6,31 +6,27 @@ that locks the run folder after a crash. Each step is one rename, so that a cras
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from hopfleet.store.folder import LOCK, MARKER, RunFolder
+from hopfleet.store.folder import RunFolder
+from hopfleet.store.proof import ASIDE, LOCK, is_part
+from hopfleet.support.files import MARKER, create_folder, move, remove_empty_folder, remove_folder
 
-MOVING = ".moving"
-"""Holds some parts of the earlier run; the others are in the run folder."""
+MOVING, REPLACED, OUTDATED = ASIDE
+"""Folders with some parts of the earlier run, while the others are in the run folder; with the whole earlier run, while
+all else in the run folder belongs to the new run; and with what can be deleted."""
 
-REPLACED = ".replaced"
-"""Holds the whole earlier run; what else is in the run folder belongs to the new run."""
-
-OUTDATED = ".outdated"
-"""Holds what can be deleted."""
-
-KEPT = (LOCK, MARKER, MOVING, REPLACED, OUTDATED)
+KEPT = (LOCK, MARKER, *ASIDE)
 
 
 def set_aside(folder: RunFolder) -> None:
     """Keep the run in a folder, if there is one, for ``put_back`` or ``drop``. The caller holds the folder's lock."""
     moving = folder.path / MOVING
     if parts := _parts(folder):
-        moving.mkdir(mode=0o700)
+        create_folder(moving, private=True)
         for part in parts:
-            part.rename(moving / part.name)
-        moving.rename(folder.path / REPLACED)
+            move(part, moving / part.name)
+        move(moving, folder.path / REPLACED)
     folder.clear(keep=KEPT)
 
 
@@ -39,11 +35,11 @@ def put_back(folder: RunFolder) -> bool:
     moving, replaced = folder.path / MOVING, folder.path / REPLACED
     if replaced.is_dir():
         folder.clear(keep=KEPT)
-        replaced.rename(moving)
+        move(replaced, moving)
     if found := moving.is_dir():
         for part in list(moving.iterdir()):
-            part.rename(folder.path / part.name)
-        moving.rmdir()
+            move(part, folder.path / part.name)
+        remove_empty_folder(moving)
     _delete(folder.path / OUTDATED)
     return found
 
@@ -52,13 +48,13 @@ def drop(folder: RunFolder) -> None:
     """Delete a run that was set aside: another one has taken its place."""
     replaced, outdated = folder.path / REPLACED, folder.path / OUTDATED
     if replaced.is_dir():
-        replaced.rename(outdated)
+        move(replaced, outdated)
         _delete(outdated)
 
 
 def _parts(folder: RunFolder) -> list[Path]:
-    return [entry for entry in folder.path.iterdir() if entry.name not in KEPT]
+    return [entry for entry in folder.path.iterdir() if is_part(entry.name) and entry.name not in KEPT]
 
 
 def _delete(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    remove_folder(path, ignore_errors=True)

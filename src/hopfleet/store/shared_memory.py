@@ -15,13 +15,21 @@ import hashlib
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from hopfleet.domain.version_ref import SHARED
-from hopfleet.support.files import is_private, open_plain
+from hopfleet.support.files import (
+    create_folder,
+    is_private,
+    link_folder,
+    make_folder,
+    open_plain,
+    remove_folder,
+    temporary_place,
+    write_once,
+)
 from hopfleet.support.processes import is_over
 
 TMPFS = Path("/dev/shm")
@@ -56,7 +64,7 @@ class SharedMemory:
         self._node = node
         #: Whether the folder is on tmpfs rather than on a disk.
         self.in_memory = tmpfs.is_dir() and os.access(tmpfs, os.W_OK)
-        self._base = tmpfs if self.in_memory else Path(tempfile.gettempdir())
+        self._base = tmpfs if self.in_memory else Path(temporary_place())
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -74,13 +82,13 @@ class SharedMemory:
         If the identity of a ``process`` is given, the folder ends with that process: see ``sweep_lost``.
         """
         if not self.is_private():
-            self.folder.mkdir(mode=0o700)
-        _write_once(self.folder / OWNER, str(self._checkpoints.resolve()))
+            create_folder(self.folder, private=True)
+        write_once(self.folder / OWNER, str(self._checkpoints.resolve()).encode())
         if process:
-            _write_once(self.folder / PROCESS, process)
+            write_once(self.folder / PROCESS, process.encode())
         if (shared := self._checkpoints / SHARED).is_dir():
             with contextlib.suppress(FileExistsError):
-                (self.folder / SHARED).symlink_to(shared.resolve(), target_is_directory=True)
+                link_folder(self.folder / SHARED, shared.resolve())
 
     def has_room(self, size: int) -> bool:
         """Whether the folder is private and has room for a file of ``size`` bytes. Create the folder if needed."""
@@ -96,7 +104,7 @@ class SharedMemory:
     def release(self) -> None:
         """Delete the folder."""
         if self.is_private():
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_folder(self.folder, ignore_errors=True)
 
     def batches(self, run: str) -> Path | None:
         """Return the folder for batches that the workers of one run share; None if there is no tmpfs with room."""
@@ -106,7 +114,7 @@ class SharedMemory:
         """Delete the batches of this run and of earlier runs."""
         if self.is_private():
             for folder in self.folder.glob(f"{BATCHES}*"):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder, ignore_errors=True)
 
     def sweep(self) -> None:
         """Delete the folders of this user that no experiment needs: those whose checkpoints folder is gone.
@@ -116,24 +124,14 @@ class SharedMemory:
         here = str(self._checkpoints.resolve())
         for folder, owner in _owned(self._base):
             if not Path(owner).exists() or (owner == here and not folder.name.startswith(self._name)):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder, ignore_errors=True)
 
     def sweep_lost(self) -> None:
         """Delete the folders of this user whose process has ended: those of lost nodes of a cluster."""
         for folder, _ in _owned(self._base):
             with contextlib.suppress(OSError):
                 if is_over(_read(folder / PROCESS)):
-                    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write_once(path: Path, text: str) -> None:
-    """Write a file unless there is one."""
-    try:
-        created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        return
-    with os.fdopen(created, "w") as file:
-        file.write(text)
+                    remove_folder(folder, ignore_errors=True)
 
 
 def _key(checkpoints: Path) -> str:
@@ -143,13 +141,8 @@ def _key(checkpoints: Path) -> str:
     """
     path = checkpoints / KEY
     with contextlib.suppress(OSError):
-        checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with contextlib.suppress(FileExistsError):
-            created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                os.write(created, secrets.token_hex(KEY_LENGTH // 2).encode())
-            finally:
-                os.close(created)
+        make_folder(checkpoints, private=True)
+        write_once(path, secrets.token_hex(KEY_LENGTH // 2).encode())
         for _ in range(KEY_LOOKS):
             if len(key := _read(path)) == KEY_LENGTH:
                 return key

@@ -36,6 +36,7 @@ from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.store.versions.local import Versions
+from hopfleet.support.files import make_folder, overwrite
 from hopfleet.testing.tasks import CountingTask
 from hopfleet.worker.spec import WorkerSpec
 
@@ -172,7 +173,7 @@ class BackendSuite:
             (saved,) = wait_for(backend, VersionSaved)
             path = Versions(tmp_path / "checkpoints").path(VersionRef("t0001", 1, 7), durable=True)
             body = path.read_bytes()
-            path.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+            overwrite(path, [body[:-1] + bytes([body[-1] ^ 1])])
             backend.send(unit(second, version=1, attempt=8, saved=7, digest=saved.digest), trial())
             (event,) = wait_for(backend, VersionLost)
             assert (event.ref, event.worker, event.attempt) == (VersionRef("t0001", 1, 7), second, 8)
@@ -258,7 +259,7 @@ def spec(folder: Path, partitions: int = 2) -> WorkerSpec:
     """Return the spec of workers with 64 rows and a task that counts."""
     rows = np.arange(64, dtype="float32")
     data = partition({"x": rows}, folder / "train", partitions=partitions)
-    (folder / "logs").mkdir(exist_ok=True)
+    make_folder(folder / "logs")
     return WorkerSpec(
         task=CountingTask(),
         train=data,

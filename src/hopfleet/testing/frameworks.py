@@ -40,6 +40,7 @@ from hopfleet.experiment.options import RunOptions, WorkerOptions
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
 from hopfleet.runs.replay import replay
 from hopfleet.search.grid import Grid
+from hopfleet.support.files import overwrite
 
 SEED = 7
 BATCH = 8
@@ -187,7 +188,7 @@ class FrameworkSuite:
         self._half(tmp_path / "half")
         content = (tmp_path / "half").read_bytes()
         for damaged in (b"", content[: len(content) // 2], bytes(range(128, 256))):
-            (tmp_path / "damaged").write_bytes(damaged)
+            overwrite(tmp_path / "damaged", [damaged])
             try:
                 self._open().load(tmp_path / "damaged")
             except CheckpointError:
@@ -327,7 +328,7 @@ class FrameworkSuite:
 
     def _version(self, units: int, path: Path) -> None:
         if units in self._versions:
-            path.write_bytes(self._versions[units])
+            overwrite(path, [self._versions[units]])
             return
         session = self._open()
         self._train(session, units)
@@ -380,7 +381,7 @@ class _MortalFramework:
         def train_or_die(batches: Batches, *, last: bool) -> dict[str, RowSum]:
             found = train(batches, last=last)
             if not self._killed.exists() and not session.guest:
-                self._killed.touch()
+                overwrite(self._killed, [])
                 os.kill(os.getpid(), signal.SIGKILL)
             return found
 

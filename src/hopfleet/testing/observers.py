@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from hopfleet.runtime.callbacks import HOOKS, Callback, CallbackObserver, Experi
 from hopfleet.search.base import Search
 from hopfleet.search.pbt import PBT
 from hopfleet.search.random import Random
+from hopfleet.support.files import temporary_folder
 from hopfleet.support.logging import messages
 from hopfleet.testing.virtual import Run, Setting
 
@@ -71,7 +71,7 @@ class CallbackSuite:
     def _run(
         self, setting: Setting, search: Callable[[], Search], make: Callable[[], Callback] | None = None
     ) -> _ObservedRun:
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             run = _ObservedRun(_Searched(search), setting, Path(folder), make or self.make)
             run.go()
             run.end()

@@ -41,7 +41,7 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, JournalError
 from hopfleet.store.base import JournalStore, Store, VersionStore
 from hopfleet.store.folder import RunFolder
-from hopfleet.support.files import digest
+from hopfleet.support.files import digest, make_folder, overwrite, remove_file
 from hopfleet.testing.backends import spec, trial, unit, wait_for
 from hopfleet.testing.syncing import forbid_sync, in_child
 
@@ -232,7 +232,7 @@ class VersionSuite:
     @contextlib.contextmanager
     def opened_versions(self, path: Path) -> Iterator[VersionStore]:
         """Return the versions of a run, and release them at the end."""
-        (path / "checkpoints").mkdir(exist_ok=True)
+        make_folder(path / "checkpoints")
         versions = self.versions(path / "checkpoints")
         try:
             yield versions
@@ -285,7 +285,7 @@ class VersionSuite:
 
     def test_a_failed_write_leaves_nothing(self, tmp_path: Path) -> None:
         def half(path: Path) -> None:
-            path.write_bytes(b"ha")
+            overwrite(path, [b"ha"])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with self.opened_versions(tmp_path) as versions:
@@ -312,10 +312,10 @@ class VersionSuite:
             for result, use in uses:
                 for damage in (b"fuur", b"", None):
                     path = versions.path(ref, durable=True)
-                    path.parent.mkdir(exist_ok=True)
-                    path.unlink(missing_ok=True)
+                    make_folder(path.parent)
+                    remove_file(path)
                     if damage is not None:
-                        path.write_bytes(damage)
+                        overwrite(path, [damage])
                     # A store that has another copy may use the copy.
                     assert refused(use) or versions.find(result, sha).read_bytes() == b"four"
 
@@ -360,8 +360,8 @@ class VersionSuite:
                 save(versions, ref, b"four", durable=bool(number % 2))
             notes = [tmp_path / "checkpoints" / name for name in ("notes.txt", "t0001/notes.txt")]
             for note in notes:
-                note.parent.mkdir(exist_ok=True)
-                note.write_text("written by a user")
+                make_folder(note.parent)
+                overwrite(note, [b"written by a user"])
             versions.tidy(refs[1:3])
             assert [missing(versions, ref) for ref in refs] == [True, False, False, True]
             assert all(note.read_text() == "written by a user" for note in notes)
@@ -431,7 +431,7 @@ def save(versions: VersionStore, ref: VersionRef, body: bytes, *, durable: bool 
     """Save some bytes as a version, and send the version if the store asks for that."""
 
     def write(path: Path) -> None:
-        path.write_bytes(body)
+        overwrite(path, [body])
 
     saved = versions.write(ref, write, durable=durable, size=len(body))
     if durable and versions.sends:

@@ -14,6 +14,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, Session, Task
 from hopfleet.frameworks.tracked_config import TrackedConfig
+from hopfleet.support.files import overwrite
 
 
 class CountingTask(Task):
@@ -75,7 +76,7 @@ class CountingSession(Session):
         return {"loss": RowSum.of(1 / (1 + self.units), rows)}
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps([self.units, self.rows]))
+        overwrite(path, [json.dumps([self.units, self.rows]).encode()])
 
     def load(self, path: Path) -> None:
         try:

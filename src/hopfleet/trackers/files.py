@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
+from hopfleet.support.files import make_folder, start_text
 from hopfleet.support.plain import plain
 from hopfleet.trackers.base import Tracker
 
@@ -26,8 +27,8 @@ class _FileTracker(Tracker):
 
     def write_begin(self, experiment: ExperimentInfo) -> None:
         path = self._path or experiment.folder / self.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", newline="")
+        make_folder(path.parent)
+        self._file = start_text(path)
 
     def write_end(self, experiment: ExperimentInfo, complete: bool) -> None:
         if self._file is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from hopfleet.errors import MissingExtra
 from hopfleet.monitor.wording import flatten
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
+from hopfleet.support.files import make_folder, remove_file
 from hopfleet.trackers.base import Tracker
 
 FOLDER = "tensorboard"
@@ -35,15 +35,15 @@ class TensorBoard(Tracker):
     def write_begin(self, experiment: ExperimentInfo) -> None:
         self._base = (self._folder / experiment.name) if self._folder else experiment.folder / FOLDER
         self._writers = {}
+        make_folder(self._base)
         for path in self._base.glob("t[0-9]*"):
-            for file in path.glob("events.out.tfevents.*"):
-                file.unlink()
-        self._base.mkdir(parents=True, exist_ok=True)
+            _clear(path)
 
     def write_trial(self, trial: TrialInfo) -> None:
         modules = _modules()
         folder = self._base / trial.id
-        shutil.rmtree(folder, ignore_errors=True)
+        make_folder(folder)
+        _clear(folder)
         self._writers[trial.id] = modules.EventFileWriter(str(folder))
         values = {name: _hparam(value) for name, value in flatten(trial.config).items()}
         event = modules.Event(summary=modules.hparams_pb(values, trial_id=trial.id))
@@ -86,6 +86,13 @@ class _Modules:
         self.Summary: Any = Summary
         self.EventFileWriter: Any = EventFileWriter
         self.hparams_pb: Any = hparams_pb
+
+
+def _clear(folder: Path) -> None:
+    """Delete the event files of an earlier run; a folder that is a link is left as it is."""
+    if not folder.is_symlink():
+        for file in folder.glob("events.out.tfevents.*"):
+            remove_file(file)
 
 
 def _modules() -> _Modules:

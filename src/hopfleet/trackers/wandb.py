@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
+from hopfleet.support.files import make_folder, remove_folder
 from hopfleet.trackers.base import Tracker
 
 MODES = ("offline", "online", "disabled", "shared")
@@ -37,8 +37,8 @@ class WandB(Tracker):
     def write_begin(self, experiment: ExperimentInfo) -> None:
         self._experiment, self._runs = experiment, {}
         if experiment.resumed and self._mode == "offline":
-            shutil.rmtree(self._base(experiment), ignore_errors=True)
-        self._base(experiment).mkdir(exist_ok=True)
+            remove_folder(self._base(experiment), ignore_errors=True)
+        make_folder(self._base(experiment))
 
     @staticmethod
     def _base(experiment: ExperimentInfo) -> Path:

@@ -13,6 +13,7 @@ from hopfleet.monitor.charts.charts import chart_data
 from hopfleet.phrases import did_you_mean
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions
+from hopfleet.support.files import open_plain
 from hopfleet.support.plain import named
 from hopfleet.ui.board import Board
 
@@ -86,7 +87,7 @@ def _replay(board: Board, trial: str) -> dict[str, Any] | None:
 
 def log_tail(path: Path) -> dict[str, Any]:
     """Return the end of a log, and its size."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_plain(path, links=True) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LOG_BYTES))
         return {"text": file.read(LOG_BYTES).decode(errors="replace"), "bytes": size}

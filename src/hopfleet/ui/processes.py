@@ -6,7 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from hopfleet.store.folder import LOCK, RunFolder
+from hopfleet.store.folder import RunFolder
+from hopfleet.store.proof import LOCK
 from hopfleet.support.processes import stat
 
 PROCESSES = Path("/proc")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from hopfleet.support.files import open_to_append
 from hopfleet.worker.surroundings import Output
 
 Turn = Callable[[int], None]
@@ -71,7 +72,7 @@ class _Target:
     """The log of one trial, as long as output goes there."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = open_to_append(path)
         self._full = os.fstat(self._file).st_size >= LIMIT
 
     def receive(self) -> None:
@@ -107,7 +108,7 @@ def copied(*paths: Path) -> Iterator[Turn]:
     Handlers of the script that write records to a stream of their own do so as usual; the copy gets these records too.
     """
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(path.open("a")) for path in paths]
+        files = [stack.enter_context(os.fdopen(open_to_append(path), "a")) for path in paths]
         tees = [_Tee(sys.stdout, files[0]), _Tee(sys.stderr, files[0])]
         stack.enter_context(contextlib.redirect_stdout(tees[0]))
         stack.enter_context(contextlib.redirect_stderr(tees[1]))

@@ -16,6 +16,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.errors import HopfleetError, NotFinite, describe
 from hopfleet.frameworks.base import GivenUp, Session
 from hopfleet.support import clock
+from hopfleet.support.files import append
 from hopfleet.support.logging import messages
 from hopfleet.support.user_code import describe_with_place, format_traceback
 from hopfleet.support.user_code import place as users_place
@@ -200,11 +201,8 @@ class UnitRunner:
 
     def _log(self, command: RunUnit, text: str) -> None:
         """Add text to the trial's log, such as the whole traceback: its report begins at the user's first frame."""
-        with (
-            contextlib.suppress(OSError),
-            (self._context.spec.logs / f"{command.trial}.log").open("a", errors="backslashreplace") as log,
-        ):
-            log.write(text)
+        with contextlib.suppress(OSError):
+            append(self._context.spec.logs / f"{command.trial}.log", text.encode(errors="backslashreplace"))
 
     @contextlib.contextmanager
     def collecting(self, trials: set[str]) -> Iterator[None]:

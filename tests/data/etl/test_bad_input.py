@@ -14,7 +14,7 @@ import hopfleet as hop
 from hopfleet.data.etl import objects
 from hopfleet.errors import DataError
 from hopfleet.experiment.arguments import check_pair
-from hopfleet.support import files
+from hopfleet.support.files import transfers as files
 from tests.helpers.tables import stored
 
 

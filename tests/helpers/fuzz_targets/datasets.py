@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import hopfleet as hop
 from hopfleet.data import Dataset, open_dataset, partition
+from hopfleet.support.files import parsed_json
 from tests.helpers.mutation import NUMBERS, Mutator
 
 
@@ -110,7 +111,7 @@ def strangers_file(mutator: Mutator, folder: Path) -> None:
     else:
         for _ in range(mutator.random.choice((1, 1, 2, 3))):
             mutator.file(path)
-    text = json.loads((folder / "set" / "manifest.json").read_text())
+    text = parsed_json((folder / "set" / "manifest.json").read_text())
     content = path.read_bytes()
     text["partitions"][1] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     del text["fingerprint"]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopfleet.store.folder import home
-from hopfleet.support.files import is_private
+from hopfleet.support.files import create_folder, is_private, make_folder
 
 PACKAGE = "hopfleet"
 
@@ -55,11 +55,11 @@ def lacks_bytecode(preload: Sequence[str]) -> bool:
 
 def private_folder() -> str:
     """Return the folder for bytecode in the home folder, created if needed; empty if other users could change it."""
-    home().mkdir(parents=True, exist_ok=True, mode=0o700)
-    (home() / "cache").mkdir(exist_ok=True, mode=0o700)
+    make_folder(home(), private=True)
+    make_folder(home() / "cache", private=True)
     folder = (home() / "cache").resolve() / "bytecode"
     with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
+        create_folder(folder, private=True)
     return str(folder) if is_private(folder) and not any(map(_is_open, folder.parents)) else ""
 
 

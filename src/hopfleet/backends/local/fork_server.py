@@ -20,6 +20,7 @@ from hopfleet.backends.local.bytecode import bytecode_folder
 from hopfleet.backends.supervision import MAX_STARTS, START_SECONDS, StartLimit
 from hopfleet.backends.vitals import vitals
 from hopfleet.errors import WorkersLost
+from hopfleet.support.files import make_folder, open_to_append
 
 STOPPED_SECONDS = 1.5
 """Seconds without an answer after which the fork server is checked, and at its end killed."""
@@ -94,8 +95,8 @@ class ForkServer:
 
     def _start(self) -> None:
         self._control, theirs = socket.socketpair()
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
+        make_folder(self._log.parent)
+        with os.fdopen(open_to_append(self._log), "ab") as log:
             self._process = Popen(
                 [sys.executable, "-m", "hopfleet.worker.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],

@@ -55,6 +55,7 @@ from hopfleet.errors import UsageError
 from hopfleet.planner.dike.problem import Node as FreeNode
 from hopfleet.planner.partitions import place_partitions
 from hopfleet.store.versions.cluster import link_storage
+from hopfleet.support.files import append
 from hopfleet.worker.protocol import Apart, Execute, Fetched, Printed, Probe, Ready, Report, Stop, Stopped
 from hopfleet.worker.spec import Profile, WorkerSpec, pickled
 
@@ -414,8 +415,7 @@ class Ray(ClusterBackend):
             case Fetched(ref):
                 self._locations.add(ref, handle.node)
             case Printed():
-                with (self._spec.logs / report.log).open("ab") as log:
-                    log.write(report.content)
+                append(self._spec.logs / report.log, report.content)
             case Ready():
                 handle.pid, handle.device, handle.ready = report.pid, report.device, True
                 self._admit(handle.leader or handle)

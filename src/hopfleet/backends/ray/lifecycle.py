@@ -35,6 +35,7 @@ from hopfleet.domain.messages import VersionLost, WorkerJoined, WorkerLost, Work
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, WorkersLost
+from hopfleet.support.files import append
 from hopfleet.worker.protocol import NodeJoined, NodeLost
 from hopfleet.worker.spec import WorkerSpec
 
@@ -397,8 +398,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _refuse(self, node: NodeHandle, why: str) -> None:
         """Never use a node that has joined; the log says why."""
-        with (self._spec.logs / "workers.log").open("a") as log:
-            log.write(f"{node.node.name} joined and is not used: {why}\n")
+        append(self._spec.logs / "workers.log", f"{node.node.name} joined and is not used: {why}\n".encode())
         self._lose_node(node, why)
         self._discovery.shun(node.node.id)
 

@@ -28,6 +28,7 @@ from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.versions import cluster as transfers
 from hopfleet.store.versions.cluster import Content
 from hopfleet.store.versions.remote import Remote
+from hopfleet.support.files import write_text
 from hopfleet.version import __version__
 
 LOGS = "logs"
@@ -120,10 +121,10 @@ class NodeAgent:
             if location.url:
                 remote = Remote(location.url)
                 remote.read_text(token)
-                remote.write_text(answer, token)
+                remote.put_text(answer, token)
             else:
                 (location.checkpoints / token).read_text()
-                (location.checkpoints / answer).write_text(token)
+                write_text(location.checkpoints / answer, token, durable=False)
         except Exception as error:
             where = location.name
             raise HopfleetError(f"storage {where} is not shared with it ({describe(error)})") from error

@@ -19,6 +19,7 @@ from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.backends.supervision import START_SECONDS, excused
 from hopfleet.errors import UsageError, WorkersLost, describe
 from hopfleet.store.versions.remote import Remote
+from hopfleet.support.files import make_folder, remove_file, write_text
 from hopfleet.worker.spec import WorkerSpec
 
 BEAT_SECONDS = 30.0
@@ -193,10 +194,10 @@ class Token:
         self._remote = Remote(location.url) if location.url else None
         try:
             if self._remote is not None:
-                self._remote.write_text(self._names[0], self._names[0])
+                self._remote.put_text(self._names[0], self._names[0])
             else:
-                location.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
-                (location.checkpoints / self._names[0]).write_text(self._names[0])
+                make_folder(location.checkpoints, private=True)
+                write_text(location.checkpoints / self._names[0], self._names[0], durable=False)
         except Exception as error:
             where = location.name
             if isinstance(error, FileNotFoundError) and location.url:
@@ -216,7 +217,7 @@ class Token:
                 if self._remote is not None:
                     self._remote.remove(name)
                 else:
-                    (self._location.checkpoints / name).unlink(missing_ok=True)
+                    remove_file(self._location.checkpoints / name)
 
 
 def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:

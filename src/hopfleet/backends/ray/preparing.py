@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import os
 import secrets
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -39,7 +38,17 @@ from hopfleet.data.folders import Folder, RemoteFolder, cache_folder
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError
 from hopfleet.planner.partitions import place_partitions
-from hopfleet.support.files import digest, has_folders, retried, sync
+from hopfleet.support.files import (
+    copy_file,
+    digest,
+    has_folders,
+    make_folder,
+    move,
+    remove_file,
+    remove_folder,
+    retried,
+    sync,
+)
 
 CLEANING_SECONDS = 30.0
 """Seconds to wait for nodes that remove files."""
@@ -218,7 +227,7 @@ def _work(key: str, function: Callable[..., Any], *task: Any) -> Any:
     """Do a task in the folder that this node has for the preparation."""
     pa.set_cpu_count(1)
     folder = cache_folder().absolute().parent / "prepare" / key
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder, private=True)
     with contextlib.chdir(folder):
         try:
             return function(*task)
@@ -288,16 +297,16 @@ def _assemble(
     else:
         # In the workspace, not in the data set: a task that is killed leaves it there.
         beside = path.parents[len(Path(name).parts)] / f"{own.name}.{secrets.token_hex(4)}"
-        shutil.copyfile(own, beside)
+        copy_file(own, beside)
         sync(beside)
-        beside.replace(path)
+        move(beside, path)
     if remote or home() != driver:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        own.replace(cache_folder() / made.sha256)
+        make_folder(cache_folder())
+        move(own, cache_folder() / made.sha256)
     else:
-        own.unlink()
+        remove_file(own)
     return made
 
 
 def _clean() -> None:
-    shutil.rmtree(Path.cwd(), ignore_errors=True)
+    remove_folder(Path.cwd(), ignore_errors=True)

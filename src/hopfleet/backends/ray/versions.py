@@ -17,6 +17,7 @@ from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
 from hopfleet.store.versions.forwarding import ForwardingVersions
 from hopfleet.store.versions.local import Versions
+from hopfleet.support.files import make_folder
 from hopfleet.support.processes import identity
 
 
@@ -52,7 +53,7 @@ class StorageLocation:
         The parent of each process of Ray is the raylet of its node; the memory is swept when the raylet is gone.
         """
         if self.url:
-            (self.folder / SHARED).mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self.folder / SHARED, private=True)
         self.local(node).memory.create(identity(os.getppid()))
 
     def sweep(self, node: str) -> None:

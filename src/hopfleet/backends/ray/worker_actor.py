@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import os
 import queue
-import shutil
 import socket
 import sys
 import threading
@@ -36,6 +35,7 @@ from hopfleet.frameworks.base import Framework
 from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.store.versions.cluster import receive
 from hopfleet.support import meeting
+from hopfleet.support.files import make_folder, remove_file, remove_folder
 from hopfleet.support.logging import messages
 from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Turn, captured
@@ -166,7 +166,7 @@ class WorkerActor:
             if self._refusal is not None:
                 raise self._refusal
             setup.location.prepare(setup.node)
-            logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(logs, private=True)
             spec: WorkerSpec = cloudpickle.loads(self._payload)
             _preload(spec)
             spec.task.framework.apply(spec.settings)
@@ -204,7 +204,7 @@ class WorkerActor:
         self._outbox.put(Ready(os.getpid(), device))
         try:
             self._serve(worker)
-            shutil.rmtree(logs, ignore_errors=True)
+            remove_folder(logs, ignore_errors=True)
             self._outbox.put(Stopped())
         except Exception as error:
             # Broken, or an unknown error: another process must go on.
@@ -273,7 +273,7 @@ class WorkerActor:
     def _captured(self, *paths: Path) -> Iterator[Turn]:
         """Keep output in files on this node, and send it to the run folder when the work is over."""
         for path in paths:
-            path.unlink(missing_ok=True)
+            remove_file(path)
         try:
             with captured(*paths) as turn:
                 yield turn

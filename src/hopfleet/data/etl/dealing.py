@@ -13,6 +13,7 @@ import numpy as np
 
 from hopfleet.data.columns import Array
 from hopfleet.data.spill import Evenly
+from hopfleet.support.files import make_folder
 
 DEALT = np.dtype(np.int32)
 """The type of the numbers of rows in the file of a ``Deal``."""
@@ -46,7 +47,7 @@ class Dealing:
         self._dealers = [Evenly(partitions, seed) for _ in range(splits)]
         self._waiting: dict[int, Sequence[int]] = {}  # the bounds of chunks that come before their turn
         self.deals: list[list[Deal]] = [[] for _ in range(splits)]
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
 
     def add(self, chunk: int, bounds: Sequence[int]) -> None:
         """Deal the rows of a chunk, and of later ones that wait for it; split s has ``bounds[s]:bounds[s + 1]``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import Any
 
 from hopfleet.data.folders import RemoteFolder, cache_folder
 from hopfleet.errors import DataError, describe
-from hopfleet.support.files import denied, retried, write_atomically
+from hopfleet.support.files import denied, make_folder, retried, write_bytes
 
 THREADS = 16
 """Objects fetched at the same time by one process."""
@@ -64,12 +63,8 @@ def _place(url: str) -> Path:
 
 
 def _keep(content: bytes, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, functools.partial(_write, content=content), durable=False)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+    make_folder(path.parent)
+    write_bytes(path, content, durable=False)
 
 
 def fetch_all(names: Iterable[str]) -> Mapping[str, Path | DataError]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import operator
 import os
 import warnings
@@ -56,7 +55,7 @@ from hopfleet.data.schema import Schema
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.safe_text import masked_parts
-from hopfleet.support.files import sync, write_text
+from hopfleet.support.files import json_text, make_folder, sync, write_text
 from hopfleet.support.machine import this_machine
 
 FAILED = "failed.jsonl"
@@ -222,7 +221,7 @@ class _Preparation:
         layout = layout_of(chunks) if opened.dataset is None else Layout({n: pa.null() for n in opened.dataset.columns})
         names, paths = [""], [Path() for _ in chunks]
         if self._split is not None:
-            (self._space.path / "splits").mkdir(exist_ok=True)
+            make_folder(self._space.path / "splits")
             paths = [self._space.file("splits", number, ".npy") for number in range(len(chunks))]
             names = assign(self._split, self._pool.at_hand(chunks, self._split.by), layout, self._job["seed"], paths)
         layout = layout.only(self._recipe.inputs)
@@ -272,7 +271,7 @@ class _Preparation:
         return [chunk for each in parsed for chunk in each]
 
     def _saved(self, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Iterator[Chunk]:
-        (self._space.path / "raw").mkdir(exist_ok=True)
+        make_folder(self._space.path / "raw")
         row = 1
         for number, table in enumerate(tables):
             path = self._space.file("raw", number, ".arrow")
@@ -336,7 +335,7 @@ class _Preparation:
                 if failures:
                     text += f"; {len(failures):,} rows failed, the first: {failures[0].place}: {failures[0].error}"
                 raise DataError(text)
-            (built / name).mkdir(parents=True, exist_ok=True)
+            make_folder(built / name)
             paths = [built / name / partition_name(index) for index in range(partitions)]
             shares += [Share(split, index, deals[split], path) for index, path in enumerate(paths)]
         self._progress.stage("gathering", len(shares))
@@ -391,7 +390,7 @@ class _Preparation:
             "duplicates": found,
             "fingerprint": prepared.fingerprint,
         }
-        write_text(built / PREPARED, json.dumps(content, indent=2, sort_keys=True, default=str) + "\n", durable=True)
+        write_text(built / PREPARED, json_text(dict(sorted(content.items()))), durable=True)
         sync(built)
 
 

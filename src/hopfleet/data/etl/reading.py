@@ -25,6 +25,7 @@ from hopfleet.data.etl.recipe import Recipe
 from hopfleet.data.etl.tabular import coded
 from hopfleet.data.etl.work import fit_early
 from hopfleet.errors import DataError, describe
+from hopfleet.support.files import make_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def parse(
     Where there is room in ``memory``, a table stays there. Chunks have the statistics of ``recipe``.
     """
     chunks = []
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for number, (table, line, lines, failures) in enumerate(_tables(piece)):
         path = folder / f"{name}-{number:05d}.arrow"
         stored = coded(table, recipe)

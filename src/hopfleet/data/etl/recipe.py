@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import json
 import os
-import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,16 @@ from hopfleet.data.etl.statistics import from_json, to_json
 from hopfleet.errors import DataError, describe
 from hopfleet.phrases import shown
 from hopfleet.support.code_digests import digests
-from hopfleet.support.files import check_private, read_json, write_atomically, write_text
+from hopfleet.support.files import (
+    check_private,
+    copy_file,
+    digest,
+    json_text,
+    read_json,
+    write_atomically,
+    write_bytes,
+    write_text,
+)
 
 RECIPE, ARRAYS, PICKLE = "recipe.json", "recipe.safetensors", "recipe.pickle"
 """The files of a recipe in the folder of a data set."""
@@ -235,15 +243,12 @@ class Prepared:
             "fitted": to_json(self.fitted, arrays),
             "code": source_code(self.recipe),
         }
-        write_text(folder / RECIPE, json.dumps(content, indent=2, default=str) + "\n", durable=True)
         if arrays:
             write_atomically(folder / ARRAYS, lambda path: save_file(arrays, path), durable=True)
         pickled = cloudpickle.dumps((self.recipe, self.layout))
-        write_atomically(folder / PICKLE, lambda path: _write_bytes(path, pickled), durable=True)
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+        write_bytes(folder / PICKLE, pickled, durable=True)
+        files = {name: digest(folder / name) for name in (PICKLE, *([ARRAYS] if arrays else []))}
+        write_text(folder / RECIPE, json_text({**content, "files": files}), durable=True)
 
 
 def load_recipe(data: Dataset | str | os.PathLike[str], *, trust: bool = False) -> Prepared:
@@ -260,25 +265,39 @@ def load_recipe(data: Dataset | str | os.PathLike[str], *, trust: bool = False) 
     if (folder / PICKLE).is_file() and not trust:
         check_private(folder, folder / PICKLE)
     try:
-        content = read_json(folder / RECIPE)
+        content = _recorded(folder)
         arrays = load_file(folder / ARRAYS) if (folder / ARRAYS).is_file() else {}
         recipe, layout = cloudpickle.loads((folder / PICKLE).read_bytes())
         return Prepared(recipe, layout, from_json(content["fitted"], arrays))
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(f"{folder}: its recipe cannot be loaded ({describe(error)}); prepare the data again") from error
+
+
+def _recorded(folder: Path) -> dict[str, Any]:
+    """Return what is written down about a recipe. Raise DataError if a file is another one than was written."""
+    try:
+        content = read_json(folder / RECIPE)
+    except ValueError as error:
+        raise DataError(f"{folder / RECIPE}: is damaged ({error}); prepare the data again") from error
+    for name, wanted in content.get("files", {}).items():  # release 0.1 wrote none
+        if name not in (ARRAYS, PICKLE) or digest(folder / name) != wanted:
+            raise DataError(f"{folder / name}: differs from what was written; prepare the data again")
+    return dict(content)
 
 
 def stored_recipe(data: Any) -> dict[str, Any]:
     """Return what is written down about the recipe of a data set, without its code; empty if there is no recipe."""
     path = Path(data.url) / RECIPE if isinstance(data, Dataset) else None
-    return read_json(path) if path is not None and path.is_file() else {}
+    return _recorded(path.parent) if path is not None and path.is_file() else {}
 
 
 def copy_recipe(data: Dataset, folder: Path) -> None:
     """Give another data set the recipe of a data set, if it has one."""
     for name in (RECIPE, ARRAYS, PICKLE):
         if (source := Path(data.url) / name).is_file():
-            shutil.copyfile(source, folder / name)
+            copy_file(source, folder / name)
 
 
 def has_statistics(stored: Mapping[str, Any]) -> bool:

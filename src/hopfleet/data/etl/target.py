@@ -11,7 +11,7 @@ from hopfleet.data import manifest
 from hopfleet.data.dataset import open_dataset
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, why
 from hopfleet.errors import DataChanged, DataError
-from hopfleet.support.files import exchange, has_folders, sync
+from hopfleet.support.files import exchange, has_folders, make_folder, move, parsed_json, read_bytes, sync
 
 PREPARED = "prepared.json"
 """The description of a preparation."""
@@ -22,15 +22,9 @@ PREPARING = "preparing.json"
 
 def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> Any:
     """Return what the target holds if the same call has made it; None if it is empty or may be replaced."""
-    if isinstance(target, LocalFolder):
-        if target.path.exists() and not target.path.is_dir():
-            raise DataError(f"{target.url}: is a file; give the path of a folder")
-        filled = target.path.is_dir() and any(target.path.iterdir())
-    else:
-        filled = target.has_entries()
-    if not filled:
+    if not target.has_entries():
         return None
-    before = _description(target)
+    before = _description(target, checked=not overwrite)
     if before is None and isinstance(target, RemoteFolder) and _is_unfinished(target):
         return None
     if before is None and not _is_dataset(target):
@@ -38,6 +32,8 @@ def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> An
             f"{target.url}: is not empty and is not a Hopfleet data set, so it is not overwritten; give another folder"
         )
     if overwrite:
+        if isinstance(target, LocalFolder):
+            target.check_replaceable()
         return None
     changes = ["another preparation"] if before is None else []
     now = json.loads(json.dumps(job, default=str))
@@ -51,16 +47,29 @@ def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> An
     return open_prepared(target)
 
 
-def _description(target: Folder) -> dict[str, Any] | None:
+def _description(target: Folder, *, checked: bool = True) -> dict[str, Any] | None:
+    """Return the description of a preparation; None if there is none. Unless ``checked``, None if it is damaged, too.
+
+    Raise DataError if it is damaged.
+    """
     try:
         if isinstance(target, LocalFolder):
-            content = json.loads((target.path / PREPARED).read_text())
+            text = read_bytes(target.path / PREPARED)
         else:
             files, path = target.filesystem()
-            content = json.loads(files.cat_file(f"{path}/{PREPARED}"))
-    except (OSError, ValueError):
+            text = files.cat_file(f"{path}/{PREPARED}")
+        content = parsed_json(text, checked=checked)
+        if not isinstance(content, dict) or content.get("format") != "hopfleet-prepared":
+            raise ValueError("it does not describe a preparation")
+    except FileNotFoundError:
         return None
-    return content if isinstance(content, dict) and content.get("format") == "hopfleet-prepared" else None
+    except (OSError, ValueError) as error:
+        if not checked:
+            return None
+        raise DataError(
+            f"{target.url}/{PREPARED}: is damaged ({error}); pass overwrite=True to prepare the data again"
+        ) from error
+    return content
 
 
 def _is_unfinished(target: RemoteFolder) -> bool:
@@ -89,13 +98,13 @@ def put_in_place(built: Path, target: Folder, overwrite: bool) -> None:
         _upload(built, target)
         return
     place = target.path.resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place.parent)
     if place.exists() and any(place.iterdir()):
         if not overwrite:
             raise DataError(f"{place}: was filled by another process in the meantime; give another folder")
         exchange(built, place)  # the workspace, and with it what was replaced, is removed
     else:
-        built.rename(place)
+        move(built, place)
     sync(place.parent)
 
 

@@ -24,7 +24,7 @@ from hopfleet.data.files import map_cells, write_cells, write_partition
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.data.schema import Schema
 from hopfleet.errors import DataError, HopfleetError, describe
-from hopfleet.support.files import write_atomically
+from hopfleet.support.files import make_folder, write_atomically
 from hopfleet.support.user_code import format_traceback
 
 BATCH_ROWS = 1 << 16
@@ -155,7 +155,7 @@ def make_chunk(
         if memory is not None and time.monotonic() - began < QUICK_SECONDS:
             held = memory.hold(taken, sum(column.nbytes for column in taken.values()))
     if bounds[-1] and held is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
         size = path.stat().st_size
     return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes, size, held)

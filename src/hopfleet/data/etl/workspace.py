@@ -6,12 +6,11 @@ The workspace is a hidden folder beside the target. It is removed when the targe
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import os
 import pickle
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,19 @@ from typing import Any
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.folders import Folder, LocalFolder, cache_folder
 from hopfleet.errors import DataError, HopfleetError
-from hopfleet.support.files import check_private, trouble, write_atomically, write_text
+from hopfleet.support.files import (
+    MARKER,
+    check_private,
+    claim,
+    make_folder,
+    remove_folder,
+    remove_from,
+    trouble,
+    write_bytes,
+    write_text,
+)
+
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class Workspace:
@@ -40,13 +51,13 @@ class Workspace:
 
         ``done`` gets the number of each task and its result. A result that is not ``lasting`` is lost with this call.
         """
-        (self.path / kind).mkdir(exist_ok=True)
+        make_folder(self.path / kind)
         results: dict[int, Any] = {}
 
         def left() -> Iterator[tuple[int, tuple[Any, ...]]]:
             for number, task in enumerate(tasks):
                 with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
-                    results[number] = pickle.loads(self.file(kind, number, ".pickle").read_bytes())
+                    results[number] = pickle.loads(_checked(self.file(kind, number, ".pickle").read_bytes()))
                     done(number, results[number])
                 if number not in results:
                     yield number, task
@@ -54,10 +65,19 @@ class Workspace:
         for number, result in pool.run(function, left(), threads=threads, homes=homes):
             if lasting(result):
                 content = pickle.dumps(result)
-                write_atomically(self.file(kind, number, ".pickle"), _writer(content), durable=False)
+                content = hashlib.sha256(content).digest() + content
+                write_bytes(self.file(kind, number, ".pickle"), content, durable=False, private=True)
             results[number] = result
             done(number, result)
         return [results[number] for number in sorted(results)]
+
+
+def _checked(content: bytes) -> bytes:
+    """Return a pickle without the digest before it. Raise ValueError if the digest is that of another pickle."""
+    found, pickled = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+    if hashlib.sha256(pickled).digest() != found:
+        raise ValueError("damaged")
+    return pickled
 
 
 def _boot() -> str:
@@ -66,13 +86,6 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def _writer(content: bytes) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        path.write_bytes(content)
-
-    return write
 
 
 @contextlib.contextmanager
@@ -87,28 +100,27 @@ def workspace_for(target: Folder, job: dict[str, Any], kind: str = "prepare") ->
     else:
         path = cache_folder().parent / kind / hashlib.sha256(target.url.encode()).hexdigest()
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(path, os.O_RDONLY)
+        make_folder(path.parent)
+        handle = claim(path, f"{kind} workspace")
+    except BlockingIOError:
+        raise DataError(f"{target.url}: another process is writing it; wait for that process, or stop it") from None
     except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EPERM):
+            raise DataError(f"{path}: {error.strerror}; move it elsewhere, or give another folder") from error
         raise DataError(trouble(path.parent, error)) from error
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(f"{target.url}: another process is writing it; wait for that process, or stop it") from None
         text = json.dumps([job, _boot()], sort_keys=True, default=str)
         mark = path / "job.json"
         if not mark.is_file() or mark.read_text() != text:
-            for entry in path.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            remove_from(handle, [entry.name for entry in path.iterdir() if entry.name != MARKER])
             write_text(mark, text, durable=False)
         check_private(path, mark)
         try:
             yield Workspace(path)
         except HopfleetError:  # it would fail again in the same way
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path, ignore_errors=True)
             raise
-        shutil.rmtree(path, ignore_errors=True)
+        remove_folder(path, ignore_errors=True)
     except OSError as error:
         raise DataError(trouble(path, error)) from error
     finally:

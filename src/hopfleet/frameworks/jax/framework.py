@@ -17,7 +17,7 @@ from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.jax.flotilla import InTurn, Stacked
 from hopfleet.frameworks.jax.programs import Hooks, assembled, statistics
 from hopfleet.frameworks.jax.session import JaxSession, leave_memory
-from hopfleet.support.files import write_atomically
+from hopfleet.support.files import overwrite, write_atomically
 
 DEFAULTS: Mapping[str, Any] = {
     "jax_default_matmul_precision": None,
@@ -84,7 +84,7 @@ class JaxFramework(Framework):
         arrays = {_name(place[1:]): leaf.__array__() for place, leaf in jax.tree.leaves_with_path(state)}
 
         def write(place: Path) -> None:
-            place.write_bytes(save(arrays))
+            overwrite(place, [save(arrays)])
             found = {name: bytes(each["data"]) for name, each in deserialize(place.read_bytes())}  # type: ignore[no-untyped-call]
             if found != {name: array.tobytes() for name, array in arrays.items()}:
                 raise CheckpointError(f"{path}: differs from what was written; check that disk, and export again")

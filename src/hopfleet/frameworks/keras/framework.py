@@ -18,7 +18,7 @@ from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.in_turn import InTurn
 from hopfleet.frameworks.keras import backend
 from hopfleet.frameworks.keras.session import Hooks, KerasSession, Model
-from hopfleet.support.files import write_atomically
+from hopfleet.support.files import move, remove_file, write_atomically
 
 
 class KerasFramework(Framework):
@@ -53,9 +53,9 @@ class KerasFramework(Framework):
             try:
                 model.save(named)
                 found.append(deviation(call(model), call(_read_back(named, model))))
-                named.replace(place)
+                move(named, place)
             finally:
-                named.unlink(missing_ok=True)
+                remove_file(named)
 
         write_atomically(path, fill, durable=True)
         return found[0]

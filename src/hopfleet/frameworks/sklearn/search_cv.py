@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -48,6 +47,7 @@ from hopfleet.runs.trial_result import TrialResult
 from hopfleet.search.base import Search, at_least_one
 from hopfleet.search.grid import Grid
 from hopfleet.search.halving import SuccessiveHalving
+from hopfleet.support.files import temporary_folder
 
 Estimator = Any
 
@@ -247,7 +247,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         partitions = 1 if workers == 1 else max(1, min(PARTITIONS, rows // self.batch_size))
         seed = int(check_random_state(self.random_state).randint(1 << 31))
         with contextlib.ExitStack() as stack:
-            place = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hopfleet-")))
+            place = Path(self.folder or stack.enter_context(temporary_folder("hopfleet-")))
             held = {name: values[tested] for name, values in columns.items()}
             train = partition(columns, place / "train", partitions=partitions, seed=seed, overwrite=True)
             valid = partition(held, place / "valid", partitions=1, overwrite=True)

@@ -17,6 +17,7 @@ from safetensors.numpy import load, save
 
 from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.state.tree import Arrays, Tree, flatten, unflatten
+from hopfleet.support.files import open_plain, overwrite
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,13 +70,14 @@ def packed(state: Tree, kind: str) -> tuple[dict[str, Array], dict[str, str]]:
 
 def write(path: Path, arrays: Mapping[str, Array], text: Mapping[str, str]) -> None:
     """Write what ``packed`` returned; the same state always gives the same bytes."""
-    path.write_bytes(save(dict(arrays), metadata=dict(text)))
+    overwrite(path, [save(dict(arrays), metadata=dict(text))])
 
 
 def read(path: Path, kind: str, restore: Callable[[Tree], None]) -> None:
     """Pass the state in a file to ``restore``. Raise CheckpointError for a file that is damaged or of another kind."""
     try:
-        content = path.read_bytes()
+        with open_plain(path, links=True) as file:
+            content = file.read()
         stored = load(content)
         metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, OSError, ValueError) as error:

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 
 from hopfleet.errors import CheckpointError
+from hopfleet.support.files import open_plain, overwrite
 
 SMALL = 1 << 18
 """Bytes. A file of at most this size is read in one piece; a larger file is mapped."""
@@ -86,19 +87,7 @@ def _laid_out(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) 
 
 
 def _put(path: Path, header: bytes, pieces: Sequence[torch.Tensor]) -> None:
-    left = [memoryview(header), *(_on_host(piece).numpy().data for piece in pieces)]
-    size = sum(piece.nbytes for piece in left)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        while left:
-            count = os.writev(descriptor, left[:PIECES])
-            while left and count >= left[0].nbytes:
-                count -= left.pop(0).nbytes
-            if count:
-                left[0] = left[0][count:]
-        os.ftruncate(descriptor, size)
-    finally:
-        os.close(descriptor)
+    overwrite(path, [header, *(_on_host(piece).numpy().data for piece in pieces)])
 
 
 def _on_host(piece: torch.Tensor) -> torch.Tensor:
@@ -114,10 +103,12 @@ def _on_host(piece: torch.Tensor) -> torch.Tensor:
 def read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return the tensors, which may map the file, and the metadata. Raises CheckpointError for a damaged file."""
     try:
-        if path.stat().st_size > SMALL:
+        with open_plain(path, links=True) as plain:
+            is_large = os.fstat(plain.fileno()).st_size > SMALL
+            content = b"" if is_large else plain.read()
+        if is_large:
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-        content = path.read_bytes()
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         return tensors, header.get("__metadata__", {})

@@ -17,7 +17,7 @@ import torch
 from hopfleet.errors import MissingExtra, TaskError, UsageError, describe
 from hopfleet.frameworks.torch import _compat, weights
 from hopfleet.frameworks.torch.trial import Model, Part
-from hopfleet.support.files import write_atomically
+from hopfleet.support.files import move, remove_file, write_atomically
 
 Call = Callable[[Model], object]
 """Runs the task's code with a model on a few rows."""
@@ -56,9 +56,9 @@ def program(model: torch.nn.Module, path: Path, call: Call) -> float:
             torch.export.save(_exported(model, given), named)
             loaded = torch.export.load(named).module()
             found.append(given.deviation(lambda some: loaded(*some.args, **some.kwargs)))
-            named.replace(place)
+            move(named, place)
         finally:
-            named.unlink(missing_ok=True)
+            remove_file(named)
 
     with _quiet():
         write_atomically(path, fill, durable=True)

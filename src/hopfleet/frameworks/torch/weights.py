@@ -12,9 +12,12 @@ from hopfleet.domain.signatures import explained
 from hopfleet.errors import CheckpointError, UsageError
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch import checkpoint
-from hopfleet.support.files import write_atomically
+from hopfleet.support.files import open_plain, write_atomically
 
 FILE = "model.safetensors"
+
+METADATA, DIGEST = {"format": "pt"}, "sha256"
+"""What files of plain weights say about themselves, as others write them, and the key of a digest of their content."""
 """Name of a file with plain weights."""
 
 Weights = dict[str, torch.Tensor]
@@ -50,11 +53,13 @@ def write(path: Path, weights: Weights) -> None:
     """Write weights to a file that ``safetensors.torch.load_file`` reads. Weights that are tied are written twice."""
     plain = {name: value.detach().cpu().contiguous() for name, value in weights.items() if torch.is_tensor(value)}
 
+    number = safetensors.digest(plain, METADATA)
+
     def fill(place: Path) -> None:
-        safetensors.write(place, plain, {"format": "pt"})
+        safetensors.write(place, plain, {**METADATA, DIGEST: number})
         check_equal(path, plain, safetensors.read(place)[0])
 
-    write_atomically(path, fill, durable=True)
+    write_atomically(path, fill, durable=True, private=True)
 
 
 def check_equal(path: Path, weights: Weights, found: Weights) -> None:
@@ -70,11 +75,19 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def _read(path: Path) -> Weights:
-    if zipfile.is_zipfile(path):
+    try:
+        with open_plain(path, links=True) as file:
+            of_folds = zipfile.is_zipfile(file)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    if of_folds:
         raise UsageError(f"{path}: holds a model for each fold; results.refit() trains one model on all rows")
     tensors, metadata = safetensors.read(path)
     if checkpoint.FORMAT in metadata:
         return checkpoint.weights(path)
     if metadata.get("format") == "pt":
+        number = metadata.pop(DIGEST, None)
+        if number is not None and number != safetensors.digest(tensors, metadata):
+            raise CheckpointError(f"{path}: is damaged: its content differs from its digest; export the model again")
         return {name: tensor.clone() for name, tensor in tensors.items()}
     raise CheckpointError(f"{path}: has no weights of a PyTorch model")

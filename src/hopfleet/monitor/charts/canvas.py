@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.colors import INK, MUTED, RULE
 from hopfleet.safe_text import visible
-from hopfleet.support.files import trouble
+from hopfleet.support.files import trouble, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,9 @@ def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"path={str(path)!r}: must end in one of {', '.join(SUFFIXES)}")
     try:
-        figure.savefig(Path(path).expanduser(), dpi=150)
+        target = Path(path).expanduser()
+        kind = target.suffix[1:].lower()
+        write_atomically(target, lambda place: figure.savefig(place, dpi=150, format=kind), durable=False)
     except OSError as error:
         raise UsageError(trouble(path, error)) from error
 

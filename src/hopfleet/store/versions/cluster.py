@@ -9,8 +9,6 @@ keeps no copy, and the driver, the process that runs the experiment, downloads w
 from __future__ import annotations
 
 import functools
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,7 +21,16 @@ from hopfleet.errors import CheckpointError
 from hopfleet.store.versions.forwarding import ForwardingVersions
 from hopfleet.store.versions.local import OURS, OURS_SHARED, Versions, check, named_in, references
 from hopfleet.store.versions.remote import Remote
-from hopfleet.support.files import back_off
+from hopfleet.support.files import (
+    back_off,
+    link_folder,
+    make_folder,
+    move_across,
+    overwrite,
+    remove_empty_folder,
+    remove_file,
+    remove_folder,
+)
 from hopfleet.support.logging import STORAGE, messages
 
 DRIVER = "driver"
@@ -152,7 +159,7 @@ class NodeVersions(RemoteVersions):
 
     def send(self, ref: VersionRef) -> None:
         super().send(ref)
-        self.path(ref, durable=True).unlink(missing_ok=True)
+        remove_file(self.path(ref, durable=True))
 
     def drop(self, ref: VersionRef) -> None:
         self.local.drop(ref)
@@ -162,7 +169,7 @@ class NodeVersions(RemoteVersions):
 
     def release(self) -> None:
         self.local.release()
-        shutil.rmtree(self.local.durable_folder, ignore_errors=True)
+        remove_folder(self.local.durable_folder, ignore_errors=True)
 
     def _download_path(self, ref: VersionRef) -> Path:
         return self.path(ref, durable=False)
@@ -179,28 +186,17 @@ def content(versions: Versions, ref: VersionRef) -> Content:
 
 def receive(versions: Versions, ref: VersionRef, found: Content) -> None:
     """Write the bytes of a version from another node to shared memory."""
-    versions.write(ref, lambda path: _fill(path, found), durable=False, size=found.nbytes)
-
-
-def _fill(path: Path, content: Content) -> None:
-    """Overwrite an existing file, which is faster than new memory, and cut off the rest."""
-    piece = memoryview(content)  # type: ignore[arg-type]
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        while piece:
-            piece = piece[os.write(descriptor, piece) :]
-        os.ftruncate(descriptor, content.nbytes)
-    finally:
-        os.close(descriptor)
+    pieces = [memoryview(found)]  # type: ignore[arg-type]
+    versions.write(ref, lambda path: overwrite(path, pieces), durable=False, size=found.nbytes)
 
 
 def link_storage(checkpoints: Path, storage: Path) -> None:
     """Link the checkpoints of a run folder to a shared folder, where all nodes find them."""
-    storage.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(storage, private=True)
     if checkpoints.is_symlink() or checkpoints.resolve() == storage.resolve():
         return
     if checkpoints.is_dir():
         for entry in checkpoints.iterdir():
-            shutil.move(entry, storage / entry.name)
-        checkpoints.rmdir()
-    checkpoints.symlink_to(storage, target_is_directory=True)
+            move_across(entry, storage / entry.name)
+        remove_empty_folder(checkpoints)
+    link_folder(checkpoints, storage)

@@ -17,14 +17,24 @@ import contextlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hopfleet.domain.version_ref import SHARED, VersionRef
 from hopfleet.errors import CheckpointError
 from hopfleet.store.shared_memory import TMPFS, SharedMemory
-from hopfleet.support.files import digest, write_atomically
+from hopfleet.support.files import (
+    copy_file,
+    digest,
+    link_or_copy,
+    make_folder,
+    move,
+    open_plain,
+    remove_empty_folder,
+    remove_file,
+    remove_folder,
+    write_atomically,
+)
 
 DAMAGED = "is damaged: another SHA-256 than in the journal"
 
@@ -37,13 +47,13 @@ SPARES = 4
 SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 1 << 28
 """Minimum bytes of one spare file, and maximum bytes of all spare files."""
 
-OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.\d+)?|\.tmp)")
+OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.[0-9a-f]+)?|\.tmp)")
 """Names of version files with their folders, including the temporary names of half-written files."""
 
 LONGEST_HEADER = 100_000_000
 """Bytes. The library for safetensors files refuses a longer header, too."""
 
-OURS_SHARED = re.compile(r"\.?([0-9a-f]{64})\.safetensors(\.\d+)?")
+OURS_SHARED = re.compile(r"\.?([0-9a-f]{64})\.safetensors(\.[0-9a-f]+)?")
 """Names of files that versions share, including temporary names."""
 
 
@@ -73,16 +83,16 @@ class Versions:
         if not durable and self.memory.has_room(size):
             path = self.path(ref, durable=False)
             with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_atomically(path, self._over_spare(write), durable=False)
+                make_folder(path.parent, private=True)
+                write_atomically(path, self._over_spare(write), durable=False, private=True)
                 return "" if self.memory.in_memory else digest(path), path.stat().st_size
         path = self.path(ref, durable=True) if durable else self._spilled(ref)
         return self.write_file(path, write, durable=durable)
 
     def write_file(self, path: Path, write: Callable[[Path], None], *, durable: bool) -> tuple[str, int]:
         """Write a file atomically, and its folder if needed; return its SHA-256 and its size."""
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(path, write, durable=durable)
+        make_folder(path.parent, private=True)
+        write_atomically(path, write, durable=durable, private=True)
         return digest(path), path.stat().st_size
 
     def find(self, ref: VersionRef, expected: str = "") -> Path:
@@ -122,7 +132,7 @@ class Versions:
         target = self.path(ref, durable=True)
         found, size = self.write_file(target, lambda path: write(source, path), durable=True)
         if expected and found != expected:
-            target.unlink()
+            remove_file(target)
             raise CheckpointError(f"{source}: {DAMAGED}")
         return found, size
 
@@ -138,7 +148,7 @@ class Versions:
             with contextlib.suppress(FileNotFoundError):
                 self._spare(self.path(ref, durable=False))
         for path in (self.path(ref, durable=True), self._spilled(ref)):
-            path.unlink(missing_ok=True)
+            _remove(path)
 
     def tidy(self, needed: Iterable[VersionRef]) -> None:
         """Delete all version files, half-written files included, except the ``needed`` ones.
@@ -149,11 +159,11 @@ class Versions:
         for base in self._bases:
             for path in base.glob("*/*"):
                 if path not in kept and OURS.fullmatch(path.relative_to(base).as_posix()):
-                    path.unlink(missing_ok=True)
+                    _remove(path)
             for folder in base.glob("*/"):
                 if folder.name not in (SPARE, SHARED):
                     with contextlib.suppress(OSError):  # the folder is not empty
-                        folder.rmdir()
+                        remove_empty_folder(folder)
         self._tidy_shared()
 
     def shared_path(self, name: str) -> Path:
@@ -167,18 +177,18 @@ class Versions:
             kept = {self.shared_path(name) for version in versions for name in references(version)}
             for path in found:
                 if path not in kept:
-                    path.unlink(missing_ok=True)
+                    _remove(path)
 
     def forget(self, trial: str) -> None:
         """Delete everything that belongs to a trial."""
         for folder in self._bases:
-            shutil.rmtree(folder / trial, ignore_errors=True)
+            remove_folder(folder / trial, ignore_errors=True)
 
     def release(self) -> None:
         """Give back all shared memory: the experiment is over."""
         self.memory.release()
         for path in self.durable_folder.glob("*/hop-*.safetensors"):
-            path.unlink(missing_ok=True)
+            remove_file(path)
 
     @property
     def _bases(self) -> list[Path]:
@@ -195,19 +205,19 @@ class Versions:
     def _spare(self, path: Path) -> None:
         """Keep a few dropped files: writing to memory that was used before is twice as fast."""
         spares = self.shared_folder / SPARE
-        spares.mkdir(exist_ok=True, mode=0o700)
+        make_folder(spares, private=True)
         size, kept = path.stat().st_size, [file.stat().st_size for file in os.scandir(spares)]
         if size >= SPARE_BYTES and len(kept) < SPARES and size + sum(kept) <= MOST_SPARE_BYTES:
-            path.rename(spares / f"{path.parent.name}-{path.name}")
+            move(path, spares / f"{path.parent.name}-{path.name}")
         else:
-            path.unlink()
+            remove_file(path)
 
     def _over_spare(self, write: Callable[[Path], None]) -> Callable[[Path], None]:
         """Let ``write`` overwrite a spare file, if there is any."""
 
         def reuse(path: Path) -> None:
             with contextlib.suppress(StopIteration, FileNotFoundError):
-                next((self.shared_folder / SPARE).iterdir()).rename(path)
+                move(next((self.shared_folder / SPARE).iterdir()), path)
             write(path)
 
         return reuse
@@ -215,7 +225,7 @@ class Versions:
 
 def references(path: Path) -> list[str]:
     """Return the names of the shared files that a version refers to; none if its file cannot be read."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open_plain(path, links=True) as file:
         return named_in(lambda start, end: file.read(end - start))
     return []
 
@@ -239,6 +249,12 @@ def check(path: Path, expected: str) -> None:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
 
 
+def _remove(path: Path) -> None:
+    """Delete a file, if there is one. A folder that someone has put in its place stays; ``verify`` names it."""
+    with contextlib.suppress(IsADirectoryError):
+        remove_file(path)
+
+
 def _suffix(ref: VersionRef) -> str:
     assert ref.attempt is not None, f"{ref} has no file"
     # The names of files from before format 3 of the journal contain no number.
@@ -247,13 +263,13 @@ def _suffix(ref: VersionRef) -> str:
 
 def _copy(source: Path, target: Path) -> None:
     try:
-        shutil.copyfile(source, target)
+        copy_file(source, target)
     except FileNotFoundError as error:
         raise CheckpointError(f"{source}: is gone") from error
 
 
 def _link(source: Path, target: Path) -> None:
     try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        _copy(source, target)
+        link_or_copy(source, target)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{source}: is gone") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hopfleet.errors import CheckpointError, MissingExtra, UsageError, describe
-from hopfleet.support.files import has_folders, limited, retried
+from hopfleet.support.files import has_folders, limited, make_folder, move, remove_file, retried
 
 T = TypeVar("T")
 
@@ -58,18 +58,18 @@ class Remote:
 
     def download(self, name: str, target: Path) -> None:
         """Fetch a file. Raise CheckpointError if there is none, and OSError if the storage does not answer."""
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(target.parent, private=True)
         source, beside = f"{self._path}/{name}", target.with_name(f".{target.name}.{_once()}")
         try:
             size = self._limited(lambda: self._files.size(source))
             self._limited(lambda: self._files.get_file(source, str(beside)), size or 0)
-            beside.replace(target)
+            move(beside, target)
         except FileNotFoundError:
             raise CheckpointError(f"{self.url}/{name}: is not there") from None
         except Exception as error:
             raise OSError(f"{self.url}/{name}: cannot be fetched ({describe(error)})") from error
         finally:
-            beside.unlink(missing_ok=True)
+            remove_file(beside)
 
     def read(self, name: str, start: int, end: int) -> bytes:
         """Return a part of a file."""
@@ -94,7 +94,7 @@ class Remote:
             raise OSError(f"{self.url}: cannot be listed ({describe(error)})") from error
         return [path.removeprefix(self._path).lstrip("/") for path in found if path.endswith(".safetensors")]
 
-    def write_text(self, name: str, text: str) -> None:
+    def put_text(self, name: str, text: str) -> None:
         """Write a small file. A bucket that does not exist is not created: its name may be mistyped."""
         if has_folders(self._files):
             self._files.makedirs(self._path, exist_ok=True)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from hopfleet.frameworks.base import Batch
+from hopfleet.support.files import make_folder, move, overwrite, remove_file, remove_folder
 
 ALIGNMENT = 64
 _LENGTH = struct.Struct("<q")
@@ -39,13 +40,13 @@ class SharedBatchCache:
         """Whether batches of ``size`` bytes may stay; the least recently used units are dropped to make room."""
         mine = self._folder / unit
         with contextlib.suppress(OSError):
-            mine.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(mine, private=True)
             os.utime(mine)
             kept = sorted(_units(self._folder, mine))
             total = sum(taken for _, taken, _ in kept)
             for _, taken, folder in kept:
                 if total + size > self._room:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove_folder(folder, ignore_errors=True)
                     total -= taken
             return total + size <= self._room and shutil.disk_usage(mine).free > 2 * size
         return False
@@ -56,13 +57,12 @@ class SharedBatchCache:
         try:
             pieces = list(_packed(batch))
             path = self._path(unit, number)
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with unfinished.open("wb") as file:
-                file.writelines(pieces)
-            unfinished.rename(path)
+            make_folder(path.parent, private=True)
+            overwrite(unfinished, pieces)
+            move(unfinished, path)
         except Exception:  # no room, or the batch holds a value that cannot be stored
             with contextlib.suppress(OSError):
-                unfinished.unlink()
+                remove_file(unfinished)
             return 0
         return sum(map(len, pieces))
 
@@ -79,7 +79,7 @@ class SharedBatchCache:
 
     def drop(self, unit: str, number: int) -> None:
         """Remove a batch. Processes that have mapped it keep it."""
-        self._path(unit, number).unlink(missing_ok=True)
+        remove_file(self._path(unit, number))
 
     def _path(self, unit: str, number: int) -> Path:
         return self._folder / unit / str(number)
@@ -91,7 +91,7 @@ def _units(folder: Path, mine: Path) -> Iterator[tuple[float, int, Path]]:
         with contextlib.suppress(OSError):
             if not entry.is_dir():
                 if not _alive(int(entry.name.partition("-")[0])):
-                    entry.unlink()
+                    remove_file(entry)
             elif entry != mine:
                 yield entry.stat().st_mtime, sum(file.stat().st_size for file in os.scandir(entry)), entry
 

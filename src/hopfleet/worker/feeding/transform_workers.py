@@ -22,6 +22,8 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from hopfleet.support.files import open_to_append
+
 Make = Callable[[Any, int], float]
 """Puts a batch of a unit, by its number, into the shared batch cache; returns the seconds it took to make."""
 
@@ -152,7 +154,7 @@ class _Rota:
 def _nurse(control: socket.socket, make: Make, private: Sequence[int], log: str) -> None:
     for descriptor in private:
         os.close(descriptor)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    output = open_to_append(log)
     os.dup2(output, 1)
     os.dup2(output, 2)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from hopfleet.frameworks.torch.shared import SharedTensor
 from hopfleet.frameworks.torch.snapshot import Snapshot
 from hopfleet.frameworks.torch.steps import rows_of, summed
 from hopfleet.frameworks.torch.trial import SharedTask
+from hopfleet.support.files import create_folder, overwrite, temporary_folder
 
 TOLERANCE = 1e-3
 """Relative difference up to which the loss of a batch counts as the mean of the losses of its shares."""
@@ -259,14 +259,14 @@ class TeamSession(TorchSession):
     def load_content(self, content: bytes) -> None:
         """Load the bytes of a version."""
         with _scratch_file() as path:
-            path.write_bytes(content)
+            overwrite(path, [content])
             self.load(path)
 
 
 @contextlib.contextmanager
 def _scratch_file() -> Iterator[Path]:
     """Yield a path that lasts as long as the context."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "versions", "version")
-        file.parent.mkdir()
+    with temporary_folder() as folder:
+        file = folder / "versions" / "version"
+        create_folder(file.parent)
         yield file
