@@ -128,7 +128,10 @@ def test_a_damaged_byte_is_named_or_changes_nothing(
     wanted, drawn, refused = used(copy), random.Random(count), set()
     for path in sorted(each for each in copy.rglob("*") if each.is_file() and each.stat().st_size):
         before = path.read_bytes()
-        for place in [drawn.randrange(len(before)) for _ in range(count)]:
+        for place in [
+            len(before) - 1,
+            *(drawn.randrange(len(before)) for _ in range(count)),
+        ]:  # the last is of a tensor
             _flip(path, place)
             about = f"{path.relative_to(copy)}, byte {place} of {len(before)}"
             try:
