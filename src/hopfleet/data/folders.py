@@ -66,6 +66,8 @@ class LocalFolder:
         except FileNotFoundError:
             return False
         except NotADirectoryError:
+            if not (self.path.exists() or self.path.is_symlink()):
+                return False  # a file is above it
             what = "is a file" if self.path.exists() else "is a link that leads nowhere"
             raise DataError(f"{self.path}: {what}; give the path of a folder") from None
         except PermissionError as error:
