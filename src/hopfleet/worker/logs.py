@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from hopfleet.support.files import open_to_append
+from hopfleet.support.files import open_nowhere, open_to_append, shorten
 from hopfleet.worker.surroundings import Output
 
 Turn = Callable[[int], None]
@@ -77,7 +77,7 @@ class _Target:
 
     def receive(self) -> None:
         """Send the output of this process to the log or, if the log is full, nowhere."""
-        target = os.open(os.devnull, os.O_WRONLY) if self._full else self._file
+        target = open_nowhere() if self._full else self._file
         os.dup2(target, 1)
         os.dup2(target, 2)
         if self._full:
@@ -88,7 +88,7 @@ class _Target:
         if self._full or os.fstat(self._file).st_size <= LIMIT:
             return False
         self._full = True
-        os.ftruncate(self._file, LIMIT)
+        shorten(self._file, LIMIT)
         os.write(self._file, NOTICE.format(LIMIT).encode())
         return True
 

@@ -155,6 +155,16 @@ def open_to_append(path: str | Path) -> int:
     return _checked(os.open(path, how, 0o600), path)
 
 
+def open_nowhere() -> int:
+    """Return a descriptor that takes output and keeps nothing."""
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def shorten(descriptor: int, size: int) -> None:
+    """Cut an open file off at a number of bytes."""
+    os.ftruncate(descriptor, size)
+
+
 def append(path: Path, content: bytes) -> None:
     """Write at the end of a private plain file, which is created if there is none."""
     with os.fdopen(open_to_append(path), "ab") as file:
