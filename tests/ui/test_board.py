@@ -201,7 +201,7 @@ def test_a_shelf_lists_what_there_is(own_home: Path) -> None:
     assert lines["first"]["state"] == "finished"
     assert lines["first"]["bytes"] > 0
     assert lines["broken"]["state"] == "damaged"
-    figures = exposition(shelf, 10.0)
+    figures = exposition(shelf.figures(), shelf.lines())
     assert 'hopfleet_units_total{experiment="first"} 24.0' in figures
     assert 'hopfleet_trials{experiment="first",state="completed"} 3.0' in figures
     board = shelf.board("first")
@@ -325,5 +325,6 @@ def test_a_list_without_time_opens_no_further_board(finished: Path) -> None:
     shelf = Shelf(finished.parent)
     (line,) = shelf.summaries(-1.0)
     assert line["reading"] and line["name"] == "curves"
+    assert shelf._boards == {}
     (line,) = shelf.summaries(60.0)
     assert line["state"] == "finished" and "reading" not in line

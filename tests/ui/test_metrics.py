@@ -17,6 +17,12 @@ from tests.helpers.cli import FAULTY, Cli, fitted
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboard.json"
 
 
+def scraped(home: Path) -> str:
+    shelf = Shelf(home)
+    shelf.summaries(60.0)
+    return exposition(shelf.figures(), shelf.lines())
+
+
 def test_the_dashboard_asks_for_figures_that_exist() -> None:
     asked = set(re.findall(r"hopfleet_\w+", DASHBOARD.read_text()))
     assert asked
@@ -40,7 +46,7 @@ def test_a_running_experiment_has_memory_and_workers_that_report(own_home: Path)
         figures = ""
 
         def on_epoch_end(self, *arguments: object) -> None:
-            self.figures = exposition(Shelf(own_home), 60.0)
+            self.figures = scraped(own_home)
 
     scrape = Scrape()
     results = fitted("mine", callbacks=[scrape])
@@ -50,7 +56,7 @@ def test_a_running_experiment_has_memory_and_workers_that_report(own_home: Path)
     heard = re.findall(r'hopfleet_worker_last_report_seconds\{experiment="mine",worker="(\w+)"\} (\S+)', scrape.figures)
     assert {worker for worker, _ in heard} == set(results.history.workers)
     assert all(results.history.started <= float(when) <= results.history.updated for _, when in heard)
-    assert "hopfleet_memory_bytes{" not in exposition(Shelf(own_home), 60.0), "it does not run any more"
+    assert "hopfleet_memory_bytes{" not in scraped(own_home), "it does not run any more"
 
 
 def test_workers_have_memory_and_faults(own_home: Path) -> None:
@@ -62,7 +68,7 @@ def test_workers_have_memory_and_faults(own_home: Path) -> None:
     assert worker_health(board) == {}, "it does not run"
     with folder.lock():
         assert worker_health(board) == {"w1": health["w1"]}
-        figures = exposition(Shelf(own_home), 60.0)
+        figures = scraped(own_home)
     assert f'hopfleet_worker_memory_bytes{{experiment="mine",worker="w1"}} {float(5 << 20)}' in figures
     assert f'hopfleet_worker_device_memory_bytes{{experiment="mine",worker="w1"}} {float(7 << 20)}' in figures
     assert 'hopfleet_worker_last_report_seconds{experiment="mine",worker="w1"} 4000000000.0' in figures

@@ -38,6 +38,9 @@ TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".s
 READ_SECONDS = 0.3
 """Seconds for which one request reads a journal, before it answers with what was read so far."""
 
+SCRAPE_SECONDS = 5.0
+"""Seconds for which a scrape waits for journals that were not read before."""
+
 ANSWER_SECONDS = 10.0
 """Seconds for which a request waits for the answer of a running experiment."""
 
@@ -62,6 +65,7 @@ class Application:
         self._askers = ThreadPoolExecutor(8, "hopfleet-ui-asker")
         self._channels: dict[str, Channel] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}  #: by key, while a journal is read for the first time
+        self._filling: asyncio.Task[None] | None = None  #: reads the journals of the list
 
     def routes(self) -> Starlette:
         """Return the application without its gate."""
@@ -96,7 +100,7 @@ class Application:
         if self._start:
             self._read_ahead(self._start)
         yield
-        for reader in self._readers.values():
+        for reader in [*self._readers.values(), *filter(None, [self._filling])]:
             reader.cancel()
         await self.end_streams()
         self._reader.shutdown(wait=False, cancel_futures=True)
@@ -129,7 +133,19 @@ class Application:
         return _json(encoded({**facts, "read_only": self._read_only}))
 
     async def _experiments(self, request: Request) -> Response:
-        return _json(await self._read(lambda: encoded(self._shelf.summaries(READ_SECONDS))))
+        text = await self._read(lambda: encoded(self._shelf.summaries(READ_SECONDS)))
+        self._fill()
+        return _json(text)
+
+    def _fill(self) -> None:
+        """Read the journals of a list to their ends, in slices between which other requests have their turn."""
+
+        async def fill() -> None:
+            while await self._read(lambda: self._shelf.fill(SLICE_SECONDS)):
+                await asyncio.sleep(0)
+
+        if self._filling is None or self._filling.done():
+            self._filling = asyncio.create_task(fill())
 
     async def _snapshot(self, request: Request) -> Response:
         key = request.path_params["key"]
@@ -181,7 +197,11 @@ class Application:
         return _json(await self._read(lambda: encoded(describe(self._shelf.board(key)))))
 
     async def _metrics(self, request: Request) -> Response:
-        text = await self._read(lambda: exposition(self._shelf, READ_SECONDS))
+        await self._read(self._shelf.scan)
+        self._fill()
+        assert self._filling is not None
+        await asyncio.wait([self._filling], timeout=SCRAPE_SECONDS)
+        text = await self._read(lambda: exposition(self._shelf.figures(), self._shelf.lines()))
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _events(self, request: Request) -> Response:

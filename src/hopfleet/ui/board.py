@@ -18,6 +18,7 @@ from typing import Any
 from hopfleet.domain.messages import (
     RELEASED,
     EpochEnded,
+    Finish,
     Message,
     RecordLogged,
     RequestAnswered,
@@ -37,7 +38,7 @@ from hopfleet.monitor.wording import duration, flatten, one_line, overdue, waiti
 from hopfleet.runs.state import empty_history, state_of
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import JournalUnfinished
-from hopfleet.store.local import MALFORMED, has_journal, open_journal
+from hopfleet.store.local import LOCAL, MALFORMED, find_store
 from hopfleet.support.plain import named, plain
 
 REMEMBERED = 240
@@ -70,6 +71,7 @@ class Board:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.definition = folder.definition()
+        self._store = find_store(self.definition.get("store", LOCAL))
         self.history: History = empty_history(self.definition)
         self.number = 0  #: of the last message read
         self.told = 0  #: the same after whole readings; any thread may look at it, and ask for changes
@@ -99,16 +101,20 @@ class Board:
 
     def advance(self, seconds: float) -> bool:
         """Read new messages for about that long; return whether there are more. Raise JournalError if damaged."""
-        if not has_journal(self.folder):
-            self.complete = True
-            return False
+        if not self._store.has_journal(self.folder):
+            if self.folder.running:  # it is about to be made
+                self.complete = True
+                return False
+            raise JournalError(
+                f"{self.folder.journal_file}: is missing, so nothing is known of the run; {self.folder.rescue}"
+            )
         before, trials, spans = self.number, dict[str, None](), len(self.history.spans)
         gone: list[str] = []
         epochs: list[list[Any]] = []
         asked = respan = False
         until = clocks.monotonic() + seconds
         try:
-            with contextlib.closing(open_journal(self.folder)) as journal:
+            with contextlib.closing(self._store.journal(self.folder)) as journal:
                 more = False
                 for number, time, message in journal.read(self.number):
                     self._apply(number, time, message)
@@ -219,7 +225,8 @@ class Board:
         live = [busy[worker.name] for worker in history.live_workers()] or list(busy.values())
         waits = history.waits_for or (waiting_for(history.missing) if history.missing else "")
         return {
-            "name": history.name,
+            "name": self.folder.name,
+            "defined": history.name,
             "state": state_of(self.folder, history).value if self.complete else "reading",
             "held": history.held,
             "waits": waits,
@@ -305,11 +312,30 @@ class Board:
         values = leader.epochs_done.column(self.history.metric)[2] if leader else ()
         return {
             **{name: header[name] for name in (*names, "elapsed_text", "updated")},
-            "created": self.definition["created"],
-            "task": self.definition["task"]["name"],
-            "search": self.definition["search"].get("search", ""),
+            **_defined(self.definition),
             "curve": thinned(values, 40),
         }
+
+
+def glance(folder: RunFolder) -> dict[str, Any]:
+    """Return what the definition and the last message tell of an experiment, as a part of a line of the list."""
+    definition = folder.definition()
+    store, state = find_store(definition.get("store", LOCAL)), "running" if folder.running else "reading"
+    if state == "reading" and store.has_journal(folder):
+        with contextlib.suppress(JournalUnfinished), contextlib.closing(store.journal(folder)) as journal:
+            last = journal.last()
+            if isinstance(last, Finish) and last.complete:
+                state = "finished"
+    return {"name": folder.name, "state": state, "reading": True, **_defined(definition)}
+
+
+def _defined(definition: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "defined": definition["name"],
+        "created": definition["created"],
+        "task": definition["task"]["name"],
+        "search": definition["search"].get("search", ""),
+    }
 
 
 def marks(span: Span) -> int:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hopfleet.errors import HopfleetError
 from hopfleet.ui.board import Board
 from hopfleet.ui.details import worker_health
 from hopfleet.ui.processes import run_memory
-from hopfleet.ui.shelf import Shelf
+
+Figure = tuple[str, dict[str, str], float]
+"""The name of a family, labels beside the experiment, and a value."""
 
 Sample = tuple[dict[str, str], float]
 
 FAMILIES: dict[str, tuple[str, str]] = {
+    "hopfleet_experiments": ("gauge", "Experiments by state; those in state reading have no other figures yet."),
     "hopfleet_running": ("gauge", "Whether a process runs the experiment."),
     "hopfleet_units_total": ("counter", "Training units that have finished."),
     "hopfleet_units_planned": ("gauge", "Training units that the experiment is going to have."),
@@ -35,23 +38,19 @@ FAMILIES: dict[str, tuple[str, str]] = {
 }
 
 
-def exposition(shelf: Shelf, seconds: float) -> str:
-    """Return the figures of all experiments, reading journals for about that long."""
+def exposition(figures: Mapping[str, Iterable[Figure]], lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return the figures of experiments by key; ``lines`` tell the states of all, those included that are not read."""
     found: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
-    for line in shelf.summaries(seconds):
-        if "reading" in line or "problem" in line:
-            continue
-        try:
-            board = shelf.board(line["key"])
-            if board.complete or not board.advance(seconds):
-                for name, more, value in _figures(board):
-                    found[name].append(({"experiment": line["key"], **more}, value))
-        except HopfleetError:
-            continue
+    for state, count in sorted(Counter(str(line["state"]) for line in lines).items()):
+        found["hopfleet_experiments"].append(({"state": state}, count))
+    for key, listed in figures.items():
+        for name, more, value in listed:
+            found[name].append(({"experiment": key, **more}, value))
     return "".join(_family(name, samples) for name, samples in found.items())
 
 
-def _figures(board: Board) -> Iterator[tuple[str, dict[str, str], float]]:
+def figures_of(board: Board) -> Iterator[Figure]:
+    """Yield the figures of one experiment."""
     history, header = board.history, board.header()
     yield "hopfleet_running", {}, header["state"] == "running"
     yield "hopfleet_units_total", {}, history.trained

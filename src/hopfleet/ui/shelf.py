@@ -1,25 +1,47 @@
-"""All boards of a server: which experiments there are, and the boards that are open."""
+"""All boards of a server: which experiments there are, and the boards that are open.
+
+A list of experiments is made by one scan of the folder. Each experiment has an entry that stays valid until the size or
+the time of one of its files changes; the journals of all others wait in a queue, the smallest first, and are read in
+slices between which other requests have their turn. Until then, the definition and the last message give the line.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time as clocks
+from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import HopfleetError, NotFound
 from hopfleet.phrases import did_you_mean
 from hopfleet.runs.state import bytes_on_disk
-from hopfleet.store.folder import RunFolder, home, runs
-from hopfleet.ui.board import Board
+from hopfleet.store.folder import RunFolder, home
+from hopfleet.ui.board import Board, glance
+from hopfleet.ui.metrics import Figure, figures_of
 
-OPEN = 8
-"""Boards that stay open; others keep their line in the list, and are read again when they are looked at."""
+OPEN, OPEN_RUNNING = 8, 64
+"""Boards that stay open: those looked at last, and those of running experiments."""
 
-SIZE_SECONDS = 20.0
-"""Seconds for which the size of a run folder is taken as unchanged."""
+SIZE_SECONDS, SIZE_SECONDS_AT_REST = 20.0, 600.0
+"""Seconds between two measurements of a run folder that has changed, and of one that has not."""
 
 Stamp = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one experiment."""
+
+    folder: RunFolder
+    stamp: Stamp = ()  #: of the files when they were read; empty before that
+    line: dict[str, Any] = field(default_factory=dict)  #: of the list of experiments
+    figures: list[Figure] = field(default_factory=list)  #: for Prometheus
+    bytes: int | None = None  #: in the folder
+    measured: float = 0.0  #: when the bytes were counted, by the monotonic clock
+    measured_stamp: Stamp = ()
 
 
 class Shelf:
@@ -29,8 +51,10 @@ class Shelf:
         self._base = base
         self._named = named
         self._boards: dict[str, Board] = {}
-        self._lines: dict[str, tuple[Stamp, dict[str, Any]]] = {}  #: summaries of boards that are closed
-        self._sizes: dict[str, tuple[float, int]] = {}
+        self._entries: dict[str, Entry] = {}  #: of all experiments at the last scan, the newest first
+        self._unseen: deque[str] = deque()  #: keys of which nothing is known, the newest first
+        self._unread: deque[str] = deque()  #: keys whose journals have changed since they were read
+        self._unmeasured: deque[str] = deque()
 
     @property
     def place(self) -> str:
@@ -38,78 +62,151 @@ class Shelf:
         return str(self._base or home())
 
     def folders(self) -> dict[str, RunFolder]:
-        """Return the run folders by key, the newest first."""
-        found = list(runs()) if self._base is None else _inside(self._base)
-        listed = {folder.name: folder for folder in reversed(found)}
+        """Scan for run folders, and return them by key, the newest first."""
+        listed = {folder.name: folder for folder in scanned(self._base or home())}
         if self._named is not None and self._named.exists:
             listed = {self._named.name: self._named, **listed}
             listed[self._named.name] = self._named
         return listed
 
     def folder(self, key: str) -> RunFolder:
-        found = self.folders()
-        if key not in found:
-            raise NotFound(f"{key!r}: no such experiment here; {did_you_mean(key, found)}it may have been deleted")
-        return found[key]
+        """Return a run folder without a scan. Raise NotFound if there is none, or not any more."""
+        if self._named is not None and key == self._named.name and self._named.exists:
+            return self._named
+        if key not in ("", ".", "..") and not set(key) & {os.sep, "\0"}:
+            found = RunFolder((self._base or home()) / key)
+            if found.exists:
+                return found
+        near = did_you_mean(key, self.folders())
+        raise NotFound(f"{key!r}: no such experiment here; {near}it may have been deleted")
 
     def board(self, key: str) -> Board:
         """Return the board of an experiment. Raise NotFound if there is none, or not any more."""
-        folder = self.folder(key)
-        board = self._boards.get(key)
-        if board is None or board.folder.path != folder.path or board.replaced:
-            board = self._boards[key] = Board(folder)
+        board = self._known(key, self.folder(key))
         board.read_at = clocks.monotonic()
+        self._boards[key] = board
         self._close_others()
         return board
 
+    def _known(self, key: str, folder: RunFolder) -> Board:
+        board = self._boards.get(key)
+        return Board(folder) if board is None or board.folder.path != folder.path or board.replaced else board
+
     def _close_others(self) -> None:
-        for key in sorted(self._boards, key=lambda key: self._boards[key].read_at)[:-OPEN]:
+        least_used = sorted(self._boards, key=lambda key: self._boards[key].read_at)
+        running = [key for key in least_used if key in self._entries and _runs(self._entries[key])][-OPEN_RUNNING:]
+        for key in [key for key in least_used if key not in running and self._boards[key].complete][:-OPEN]:
             del self._boards[key]
 
-    def summaries(self, seconds: float) -> list[dict[str, Any]]:
-        """Return a line per experiment, reading journals for about that long; ``reading`` marks unfinished ones."""
+    # --------------------------------------------------------------------------------------------- the list
+
+    def scan(self) -> None:
+        """Find out which experiments there are, and which of them have changed."""
+        before, sizes, runs = self._entries, dict[str, int](), dict[str, None]()
+        self._entries, unmeasured = {}, dict[str, float]()
+        now = clocks.monotonic()
+        for key, folder in self.folders().items():
+            entry = before.get(key)
+            if entry is None or entry.folder.path != folder.path:
+                entry = Entry(folder)
+            self._entries[key] = entry
+            stamp = _stamp(folder)
+            if stamp[-1]:
+                runs[key] = None  # its memory changes without a message
+            elif entry.stamp != stamp:
+                sizes[key] = sum(stamp[1:-1:2])
+            pause = SIZE_SECONDS_AT_REST if entry.measured_stamp == stamp else SIZE_SECONDS
+            if entry.bytes is None or now - entry.measured > pause:
+                unmeasured[key] = entry.measured
+        self._boards = {key: board for key, board in self._boards.items() if key in self._entries}
+        self._unseen = deque(key for key, entry in self._entries.items() if not entry.line)
+        self._unread = deque([*runs, *sorted(sizes, key=lambda key: sizes[key])])
+        self._unmeasured = deque(sorted(unmeasured, key=lambda key: unmeasured[key]))
+
+    def fill(self, seconds: float) -> bool:
+        """Read journals that have changed, for about that long; return whether there are more."""
         until = clocks.monotonic() + seconds
-        return [self._summary(key, folder, until) for key, folder in self.folders().items()]
+        while self._unseen and clocks.monotonic() < until:
+            if (entry := self._entries.get(self._unseen.popleft())) is not None:
+                with contextlib.suppress(HopfleetError, OSError):  # told when the journal is read
+                    entry.line = glance(entry.folder)
+        while self._unread and clocks.monotonic() < until:
+            key = self._unread[0]
+            if key not in self._entries or self._read(key, self._entries[key], until):
+                self._unread.popleft()
+        while self._unmeasured and clocks.monotonic() < until:
+            entry = self._entries.get(self._unmeasured.popleft())
+            if entry is not None:
+                entry.measured, entry.measured_stamp = clocks.monotonic(), entry.stamp
+                entry.bytes = bytes_on_disk(entry.folder)
+        return bool(self._unread or self._unmeasured)
 
-    def _summary(self, key: str, folder: RunFolder, until: float) -> dict[str, Any]:
-        common = {"key": key, "folder": str(folder.path), "bytes": self._size(key, folder)}
-        stamp = _stamp(folder)
-        known = self._lines.get(key)
-        if known is not None and known[0] == stamp and key not in self._boards:
-            return {**known[1], **common}
-        reading = {**common, "state": "reading", "reading": True}
-        if key not in self._boards and clocks.monotonic() > until:
-            return {**reading, "name": folder.name}  # its turn comes when others are read: few boards stay open
+    def _read(self, key: str, entry: Entry, until: float) -> bool:
+        """Read a journal, and return whether its end was reached. Boards that are only listed do not stay open."""
+        stamp = _stamp(entry.folder)
         try:
-            board = self.board(key)
-            while (left := until - clocks.monotonic()) > 0 and board.advance(left):
-                pass
-            line = board.summary()
-            if not board.complete:
-                return {**line, **reading}
-        except HopfleetError as error:
-            return {**common, "name": folder.name, "state": "damaged", "problem": str(error)}
-        self._lines[key] = (stamp, line)
-        return {**line, **common}
+            board = self._known(key, entry.folder)
+            while board.advance(max(0.0, until - clocks.monotonic())):
+                if clocks.monotonic() >= until:
+                    self._boards[key] = board
+                    entry.line = {**board.summary(), "reading": True}
+                    return False
+            entry.line, entry.figures = board.summary(), list(figures_of(board))
+            if stamp[-1]:
+                self._boards[key] = board
+        except (HopfleetError, OSError) as error:
+            entry.line, entry.figures = {"name": key, "state": "damaged", "problem": str(error)}, []
+            self._boards.pop(key, None)
+        entry.stamp = stamp
+        return True
 
-    def _size(self, key: str, folder: RunFolder) -> int:
-        measured = self._sizes.get(key)
-        if measured is None or clocks.monotonic() - measured[0] > SIZE_SECONDS:
-            measured = self._sizes[key] = (clocks.monotonic(), bytes_on_disk(folder))
-        return measured[1]
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a line per experiment as of the last scan; ``reading`` marks those not read to their ends."""
+        unread = {"state": "reading", "reading": True}
+        return [
+            {
+                **(entry.line or {"name": key, **unread}),
+                "key": key,
+                "folder": str(entry.folder.path),
+                "bytes": entry.bytes,
+            }
+            for key, entry in self._entries.items()
+        ]
+
+    def summaries(self, seconds: float) -> list[dict[str, Any]]:
+        """Scan, read changed journals for about that long, and return a line per experiment."""
+        self.scan()
+        self.fill(seconds)
+        return self.lines()
+
+    def figures(self) -> dict[str, list[Figure]]:
+        """Return the figures of all experiments whose journals were read, by key."""
+        return {key: entry.figures for key, entry in self._entries.items() if entry.figures}
 
 
-def _inside(base: Path) -> list[RunFolder]:
-    found = [RunFolder(path) for path in base.iterdir() if RunFolder(path).exists]
-    return sorted(found, key=lambda run: run.definition_file.stat().st_mtime)
+def scanned(base: Path) -> list[RunFolder]:
+    """Return all run folders in a folder, the newest first."""
+    found: list[tuple[float, RunFolder]] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in base.iterdir():
+            folder = RunFolder(path)
+            with contextlib.suppress(OSError):
+                if folder.exists:
+                    found.append((folder.definition_file.stat().st_mtime, folder))
+    return [folder for _, folder in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def _runs(entry: Entry) -> bool:
+    return bool(entry.stamp and entry.stamp[-1])
 
 
 def _stamp(folder: RunFolder) -> Stamp:
-    """Return what changes when the journal does."""
+    """Return what changes when the journal does: times and sizes of files, and whether the experiment runs."""
     journal = folder.journal_file
     found: list[int] = []
     for path in (folder.definition_file, journal, journal.with_name(f"{journal.name}-wal")):
+        status = None
         with contextlib.suppress(OSError):
             status = path.stat()
-            found += [status.st_mtime_ns, status.st_size]
+        found += [status.st_mtime_ns, status.st_size] if status else [0, 0]
     return (*found, folder.running)
