@@ -69,7 +69,7 @@ Started = tuple[Sequence[str], str, str]
 
 def _hopfleet(home: Path) -> Started:
     command = [sys.executable, "-m", "hopfleet", "ui", str(home / "large"), "--no-browser", "--port", "PORT"]
-    return [*command, "--token", TOKEN], f"http://127.0.0.1:PORT/?token={TOKEN}#/x/large", ".board tbody tr"
+    return command, f"http://127.0.0.1:PORT/#/x/large?code={TOKEN}", ".board tbody tr"
 
 
 def _tensorboard(folder: Path) -> Started:

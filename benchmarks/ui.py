@@ -165,7 +165,7 @@ def painted(opened: Any, port: int, when: str) -> list[Row]:
     context = opened.new_context()
     page = context.new_page()
     began = time.perf_counter()
-    page.goto(f"http://127.0.0.1:{port}/?token={TOKEN}#/x/large")
+    page.goto(f"http://127.0.0.1:{port}/#/x/large?code={TOKEN}")
     page.wait_for_selector(".board tbody tr")
     board = time.perf_counter() - began
     until(page, "(document.querySelector('canvas[role=img]')?.ariaLabel ?? '0 trials').search(/\\b0 trials/) < 0")
@@ -187,7 +187,7 @@ def painted(opened: Any, port: int, when: str) -> list[Row]:
 def importances(opened: Any, port: int) -> Row:
     """Return how long it takes from the click on their tab until the importances of parameters are drawn."""
     page = opened.new_page()
-    page.goto(f"http://127.0.0.1:{port}/?token={TOKEN}#/x/large")
+    page.goto(f"http://127.0.0.1:{port}/#/x/large?code={TOKEN}")
     page.wait_for_selector(".board tbody tr")
     began = time.perf_counter()
     page.evaluate("location.hash = '#/x/large/importance'")
@@ -205,7 +205,7 @@ def watched(opened: Any, port: int, server: int, folder: RunFolder, seconds: flo
     page = devtools = None
     if opened:
         page = opened.new_page()
-        page.goto(f"http://127.0.0.1:{port}/?token={TOKEN}#/x/large")
+        page.goto(f"http://127.0.0.1:{port}/#/x/large?code={TOKEN}")
         page.wait_for_selector(".board tbody tr")
         page.wait_for_timeout(1000)
         devtools = page.context.new_cdp_session(page)
@@ -262,7 +262,7 @@ def clicked(opened: Any, port: int, home: Path, count: int) -> Row:
     space = {"number": hop.grid_search([0, 1, 2, 3]), "seconds": 0.5}
     experiment, run = endless(NoWork(), home, space)
     page = opened.new_page()
-    page.goto(f"http://127.0.0.1:{port}/?token={TOKEN}#/nothing")
+    page.goto(f"http://127.0.0.1:{port}/#/nothing?code={TOKEN}")
     while not experiment.folder.journal_file.exists():
         page.wait_for_timeout(50)
     page.evaluate("location.hash = '#/x/run/t/t0001'")

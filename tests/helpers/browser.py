@@ -58,12 +58,13 @@ class Server:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
-    def start(self) -> None:
-        environment = {**os.environ, "HOPFLEET_HOME": str(self._home), "HOPFLEET_UI_TOKEN": TOKEN}
+    def start(self, token: str = TOKEN) -> None:
+        environment = {**os.environ, "HOPFLEET_HOME": str(self._home), "HOPFLEET_UI_TOKEN": token}
         command = [sys.executable, "-m", "hopfleet", "ui", "--no-browser", "--port", str(self.port), *self._arguments]
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        assert f"?token={TOKEN}" in self.process.stdout.readline()
+        self.printed = self.process.stdout.readline().strip()
+        assert "?code=" in self.printed
 
     def kill(self) -> None:
         self.process.kill()
@@ -98,7 +99,8 @@ class Visitor:
         self.page.on("console", self._note)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
-        self.page.goto(f"{server.address}?token={TOKEN}")
+        self.page.goto(f"{server.address}#/?code={TOKEN}")
+        self.page.wait_for_selector("#content")
 
     def _note(self, said: Any) -> None:
         """Keep an error or a warning, unless it is about ``drawn``, which reads the pixels of a chart."""

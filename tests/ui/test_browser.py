@@ -193,9 +193,10 @@ def test_a_run_is_watched_and_steered_to_its_end_by_two_browsers(chromium: Any, 
         second.drawn()
         second.picture("live")
         own.kill()
-        page.wait_for_selector("text=connection lost")
+        page.wait_for_selector("text=The server does not answer")
+        assert page.get_by_role("button", name="Extend…").is_disabled()
         own.start()
-        page.wait_for_selector("text=connection lost", state="detached")
+        page.wait_for_selector("text=The server does not answer", state="detached")
         for visitor in (first, second):
             visitor.page.wait_for_selector("header .state.finished")
         results = hop.load(home / "live")
@@ -315,5 +316,4 @@ def test_fit_shows_the_run_on_a_page(home: Path) -> None:
     environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "watch it on http://127.0.0.1:" in done.stdout
-    assert "/?token=" in done.stdout
-    assert "#/x/shown" in done.stdout
+    assert "/#/x/shown?code=" in done.stdout

@@ -36,14 +36,12 @@ def ui(
     ] = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", help="The port; 0 takes any free one.")] = PORT,
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The token of the address (default: a random one).", show_default=False),
-    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="A port for /metrics alone, which needs no token there; 0 takes any.", show_default=False
+            metavar="N",
+            help="A port for /metrics alone, which needs no session there; 0 takes any.",
+            show_default=False,
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, and steer nothing.")] = False,
@@ -57,14 +55,14 @@ def ui(
 ) -> None:
     """Show experiments in a browser, live, and steer them.
 
-    The page reads run folders, so it works while experiments run and after their end. It prints an address that has a
-    token; without the token, the server answers nothing. Ctrl-C ends it.
+    The page reads run folders, so it works while experiments run and after their end. It prints an address with a code
+    that works once; Enter shows a new one. Programs give the token in HOPFLEET_UI_TOKEN. Ctrl-C ends it.
 
     Example: hopfleet ui demo --port 0
     """
     from hopfleet.ui.server import Options, serve
 
-    options = Options(host, port, token, read_only, tls_cert, tls_key, browse=not no_browser, metrics_port=metrics_port)
+    options = Options(host, port, read_only, tls_cert, tls_key, browse=not no_browser, metrics_port=metrics_port)
     serve(name, options, lambda text: echo(text))
 
 

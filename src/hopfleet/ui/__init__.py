@@ -4,7 +4,10 @@ PORT = 8643
 """The port of the server, unless another one is given."""
 
 TOKEN = "HOPFLEET_UI_TOKEN"
-"""Environment variable: the token, which other users of the machine could see among the arguments of a process."""
+"""Environment variable: a token for programs. Arguments of a process are for all users of the machine to see."""
+
+CODES = "HOPFLEET_UI_CODES"
+"""Environment variable: the key of the codes with which the process that started the server opens it."""
 
 PARENT = "HOPFLEET_UI_PARENT"
 """Environment variable: the process with which the server ends."""

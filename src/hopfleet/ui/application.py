@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,6 +46,9 @@ SCRAPE_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 """Seconds for which a request waits for the answer of a running experiment."""
 
+REMEMBERED = 256
+"""Answers to the latest requests, for those that come twice."""
+
 REQUESTS = {
     name: [*inspect.signature(getattr(Control, name)).parameters][1:]
     for name in ("add", "clone", "delete", "extend", "pause", "prioritise", "proceed", "resume", "stop", "workers")
@@ -65,6 +70,8 @@ class Application:
         self._askers = ThreadPoolExecutor(8, "hopfleet-ui-asker")
         self._channels: dict[str, Channel] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}  #: by key, while a journal is read for the first time
+        self._id = secrets.token_hex(8)
+        self._answers: OrderedDict[tuple[str, str], asyncio.Future[Response]] = OrderedDict()  #: by experiment and id
         self._filling: asyncio.Task[None] | None = None  #: reads the journals of the list
 
     def routes(self) -> Starlette:
@@ -74,8 +81,10 @@ class Application:
         return Starlette(
             routes=[
                 Route("/", _file(STATIC / "index.html")),
+                Route("/frame", _file(STATIC / "index.html")),
                 *files,
                 Route("/api/about", self._about),
+                Route("/api/pulse", self._pulse),
                 Route("/api/experiments", self._experiments),
                 Route(base, self._snapshot),
                 Route(f"{base}/epochs", self._epochs),
@@ -91,7 +100,13 @@ class Application:
                 Route(f"{base}/events", self._events),
                 Route("/metrics", self._metrics),
             ],
-            exception_handlers={404: _not_found, 405: _not_allowed, HopfleetError: _failed, OSError: _failed},
+            exception_handlers={
+                404: _not_found,
+                405: _not_allowed,
+                HopfleetError: _failed,
+                OSError: _failed,
+                Exception: _broken,
+            },
             lifespan=self._lifespan,
         )
 
@@ -131,6 +146,10 @@ class Application:
     async def _about(self, request: Request) -> Response:
         facts = {"version": __version__, "place": self._shelf.place, "start": self._start}
         return _json(encoded({**facts, "read_only": self._read_only}))
+
+    async def _pulse(self, request: Request) -> Response:
+        """Tell that the server is there, and whether it is still the same."""
+        return _json(encoded({"server": self._id}))
 
     async def _experiments(self, request: Request) -> Response:
         text = await self._read(lambda: encoded(self._shelf.summaries(READ_SECONDS)))
@@ -234,15 +253,30 @@ class Application:
         for argument, value in arguments.items():
             if problem := excess(value, argument):
                 return _json(encoded({"error": problem}), 400)
-        key, loop = request.path_params["key"], asyncio.get_running_loop()
+        once = given.get("id")
+        if once is not None and not (isinstance(once, str) and 0 < len(once) <= 64):
+            return _json(encoded({"error": "id: must be a text of at most 64 characters"}), 400)
+        return await self._once(request.path_params["key"], once, lambda key: self._answer(key, name, arguments))
 
+    async def _once(self, key: str, once: str | None, answer: Callable[[str], Awaitable[Response]]) -> Response:
+        """Answer a request; a request that comes again with the same id gets the same answer, and is not made again."""
+        if once is None:
+            return await answer(key)
+        known = self._answers.get((key, once))
+        if known is None:
+            known = self._answers[key, once] = asyncio.ensure_future(answer(key))
+            while len(self._answers) > REMEMBERED:
+                self._answers.popitem(last=False)
+        return await asyncio.shield(known)
+
+    async def _answer(self, key: str, name: str, arguments: dict[str, Any]) -> Response:
         def ask() -> Any:
             """Make the request without a turn at the journals, which may be long in reading."""
             control = Control(self._shelf.folder(key), who=self._who, wait=ANSWER_SECONDS)
             return getattr(control, name)(**arguments)
 
         try:
-            text = await loop.run_in_executor(self._askers, ask)
+            text = await asyncio.get_running_loop().run_in_executor(self._askers, ask)
         except UsageError as refusal:
             return _json(encoded({"granted": False, "text": str(refusal)}))
         except TypeError:  # a required argument is missing
@@ -280,6 +314,11 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 async def _not_allowed(request: Request, error: Exception) -> Response:
     return _json(encoded({"error": "this address does not take such a request"}), 405)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """Answer after an error of the server's own, which its terminal shows in full."""
+    return _json(encoded({"error": "the server failed to answer; the terminal where it runs shows why"}), 500)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -15,7 +15,8 @@ import sys
 from hopfleet.errors import MissingExtra
 from hopfleet.monitor.terminal.live import in_notebook
 from hopfleet.store.folder import RunFolder, home
-from hopfleet.ui import PARENT, SOCKET, TOKEN
+from hopfleet.ui import CODES, PARENT, SOCKET
+from hopfleet.ui.secrets import FRAME_SECONDS, Codes
 
 NEEDED = (("starlette", "Starlette"), ("uvicorn", "uvicorn"))
 """Modules that the server needs, and the packages that have them."""
@@ -42,13 +43,13 @@ def suits_page() -> bool:
 
 def show_page(folder: RunFolder) -> str:
     """Start a server for a run folder, show the page in the notebook if this is one, and return what to tell."""
-    port, token = open_page(folder)
-    base, place = f"http://127.0.0.1:{port}", f"#/x/{folder.name}"
+    port, codes = open_page(folder)
+    base, place = f"http://127.0.0.1:{port}", f"#/x/{folder.name}?code="
     if in_notebook() and not _out_of_reach():
         from IPython.display import HTML, display
 
-        display(HTML(frame(f"{base}/{token}/{place}", folder.name)))
-    return f"watch it on {base}/?token={token}{place}"
+        display(HTML(frame(f"{base}/frame{place}{codes.issue(FRAME_SECONDS)}", folder.name)))
+    return f"watch it on {base}/{place}{codes.issue()}"
 
 
 def frame(address: str, name: str) -> str:
@@ -58,28 +59,28 @@ def frame(address: str, name: str) -> str:
     return f'<div id="{place}"></div><script>{SCRIPT.replace("VALUES", values)}</script>'
 
 
-def open_page(folder: RunFolder) -> tuple[int, str]:
-    """Start a server that shows a run folder, unless this process has one, and return its port and its token."""
+def open_page(folder: RunFolder) -> tuple[int, Codes]:
+    """Start a server that shows a run folder, unless this process has one; return its port, and codes that open it."""
     for module, package in NEEDED:
         if not _installed(module):
             raise MissingExtra(package, "ui")
     place = "" if folder.path.parent == home() else str(folder.path)
-    server, port, token = _started(place, str(home()), os.getpid())
+    server, port, codes = _started(place, str(home()), os.getpid())
     if server.poll() is not None:
         _started.cache_clear()
-        server, port, token = _started(place, str(home()), os.getpid())
-    return port, token
+        server, port, codes = _started(place, str(home()), os.getpid())
+    return port, codes
 
 
 @functools.cache
-def _started(place: str, base: str, process: int) -> tuple[subprocess.Popen[bytes], int, str]:
-    """Start a server for a run folder, or for all of the home folder; return it with its port and its token.
+def _started(place: str, base: str, process: int) -> tuple[subprocess.Popen[bytes], int, Codes]:
+    """Start a server for a run folder, or for all of the home folder; return it with its port and its codes.
 
     The socket listens before the server runs, so a browser that opens the address at once waits instead of failing.
     """
-    token = secrets.token_urlsafe(24)
+    codes = Codes()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        told = {TOKEN: token, PARENT: str(process), SOCKET: str(listener.fileno())}
+        told = {CODES: codes.key, PARENT: str(process), SOCKET: str(listener.fileno())}
         server = subprocess.Popen(
             [sys.executable, "-m", "hopfleet", "ui", *([place] if place else []), "--no-browser"],
             env={**os.environ, "HOPFLEET_HOME": base, **told},
@@ -91,7 +92,7 @@ def _started(place: str, base: str, process: int) -> tuple[subprocess.Popen[byte
         )
         port = listener.getsockname()[1]
     atexit.register(_end, server)
-    return server, port, token
+    return server, port, codes
 
 
 def _out_of_reach() -> bool:

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
+import signal
 import socket
 import ssl
+import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import RunFolder, find_run
-from hopfleet.ui import PARENT, PORT, SOCKET, TOKEN
-from hopfleet.ui.access import Access, checked_token, is_loopback
+from hopfleet.support.files import write_text
+from hopfleet.ui import CODES, PARENT, PORT, SOCKET, TOKEN
+from hopfleet.ui.access import Access, is_loopback
+from hopfleet.ui.secrets import CODE_SECONDS, Codes, Sessions, checked_token
 from hopfleet.ui.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to serve. ``browse`` opens a browser; ``metrics_port`` has the figures for Prometheus, without a token."""
+    """How to serve. ``browse`` opens a browser; ``metrics_port`` has the figures for Prometheus, without a session."""
 
     host: str = "127.0.0.1"
     port: int = PORT
-    token: str | None = None
     read_only: bool = False
     certificate: Path | None = None
     key: Path | None = None
@@ -39,7 +45,7 @@ def serve(name: str | None, options: Options, show: Callable[[str], None]) -> No
     from hopfleet.ui.serving import Server, configuration
 
     shelf, start = _shelf(name)
-    token = checked_token(options.token or os.environ.get(TOKEN))
+    token = checked_token(os.environ.get(TOKEN) or None)
     if (options.certificate is None) != (options.key is None):
         raise UsageError("--tls-cert and --tls-key: each needs the other; give both, or neither")
     for path in (options.certificate, options.key):
@@ -61,9 +67,11 @@ def serve(name: str | None, options: Options, show: Callable[[str], None]) -> No
         listeners.append(_listen(options.host, options.metrics_port))
     metrics_port = listeners[-1].getsockname()[1] if options.metrics_port is not None else None
     application = Application(shelf, read_only=options.read_only, start=start)
+    codes = Codes(os.environ.get(CODES))
     gate = Access(
         application.routes(),
-        token=token,
+        sessions=Sessions(port, token),
+        codes=codes,
         host=options.host,
         port=port,
         secure=secure,
@@ -74,21 +82,50 @@ def serve(name: str | None, options: Options, show: Callable[[str], None]) -> No
     host = f"[{options.host}]" if ":" in options.host else options.host
     if host in ("0.0.0.0", "[::]"):
         host = socket.gethostname()
-    place = f"#/x/{start}" if start else ""
     scheme = "https" if secure else "http"
-    address = f"{scheme}://{host}:{port}/?token={token}{place}"
+
+    def address() -> str:
+        return f"{scheme}://{host}:{port}/#/{f'x/{start}' if start else ''}?code={codes.issue()}"
+
     if not is_loopback(options.host):
         plain = "" if secure else "; the traffic is not encrypted, so use --tls-cert and --tls-key or an SSH tunnel"
-        show(f"--host {options.host}: other machines can reach this server and need the token in the address{plain}")
-    show(address)
+        show(f"--host {options.host}: other machines can reach this server and need the code in the address{plain}")
+    show(address())
     if metrics_port is not None:
         show(f"{scheme}://{host}:{metrics_port}/metrics")
-    if options.browse:
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    again = _renews(sys.stdin, lambda: show(address()))
+    show(f"The address works once, within {CODE_SECONDS / 60:.0f} minutes{'; Enter shows a new one' if again else ''}.")
     server = Server(config, application)
     _end_with_parent(lambda: setattr(server, "should_exit", True))
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(KeyboardInterrupt))
+        if options.browse:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopfleet-")))
+            _browse(folder / "open.html", address())
         server.run(sockets=listeners)
+
+
+def _browse(file: Path, address: str) -> None:
+    """Open a browser with a file that leads to an address: all users can see the arguments of a browser's process."""
+    target = html.escape(address)
+    write_text(file, f'<!doctype html><meta http-equiv="refresh" content="0; url={target}">\n', durable=False)
+    threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
+
+
+def _renews(lines: TextIO, renew: Callable[[], None]) -> bool:
+    """Show a new address for each line that is typed, if this is a terminal; return whether it is."""
+    if lines is None or not lines.isatty():
+        return False
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # in the background, reading fails instead of stopping the server
+
+    def read() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for _ in lines:
+                renew()
+
+    threading.Thread(target=read, daemon=True, name="hopfleet-ui-terminal").start()
+    return True
 
 
 def _shelf(name: str | None) -> tuple[Shelf, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import time as clocks
 from abc import ABC, abstractmethod
@@ -277,6 +278,9 @@ class NotebookView(_DrawnView):
     _ADDRESS = r"http://127\.0\.0\.1:[\w/?=#.~-]+"
     """An address of the page. It becomes a link, so it must have no characters with a meaning in HTML."""
 
+    _CODE = re.compile(r"(?<=#/x/)([\w.-]+)\?code=[\w-]+")
+    """The code in an address, which is not for a saved notebook."""
+
     def __init__(self, history: History, *, clock: Clock = clocks.monotonic) -> None:
         super().__init__(history, clock=clock, pause=1 / 2)
         self._handle: Any = None
@@ -315,6 +319,7 @@ class NotebookView(_DrawnView):
         self._draw()
 
     def _close(self) -> None:
+        self._above = [(word, style, self._CODE.sub(r"\1", text)) for word, style, text in self._above]
         self._draw()
 
 

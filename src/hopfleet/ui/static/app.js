@@ -3,11 +3,10 @@
 import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Experiment, TABS } from "./experiment.js";
 import { Compare, Home } from "./home.js";
-import { Dialog, Messages, Page } from "./parts.js";
-import { feedOf, get } from "./store.js";
-
-// The token came in the address once; the cookie that replaced it is out of reach of scripts.
-if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", `${location.pathname}${location.hash}`);
+import { moment } from "./format.js";
+import { Dialog, Messages, Page, useServer } from "./parts.js";
+import { arrive, enter, get, live, server } from "./session.js";
+import { feedOf } from "./store.js";
 
 // "#/x/NAME/curves?metric=loss" -> the parts of the path, and the query with repeated names as lists.
 function parsed() {
@@ -34,6 +33,23 @@ const KEYS = [
   ["Esc", "close a dialog, leave a field"],
 ];
 
+function Locked({ again }) {
+  const [code, setCode] = useState("");
+  const [problem, setProblem] = useState(server.reason);
+  const submit = (event) => {
+    event.preventDefault();
+    enter(code).catch((error) => setProblem(error.message));
+  };
+  return html`<main class="locked"><h1>Hopfleet</h1>
+    <p>${again ? "The server was started again, so this page needs a new code, once." : "This page needs a code."}
+      <code>hopfleet ui</code> prints an address that has one. It works once; press Enter where the server runs for another.</p>
+    <form onSubmit=${submit}>
+      <label>Code, address or token <input type="password" autocomplete="off" autofocus value=${code} onInput=${(event) => setCode(event.target.value)} /></label>
+      ${problem && html`<p class="bad" role="alert">${problem}</p>`}
+      <button type="submit" class="main" disabled=${!code.trim()}>Open</button>
+    </form></main>`;
+}
+
 function App() {
   const [place, setPlace] = useState(parsed());
   const [about, setAbout] = useState(null);
@@ -41,18 +57,27 @@ function App() {
   const [messages, setMessages] = useState([]);
   const [help, setHelp] = useState(false);
 
+  const state = useServer();
+
   useEffect(() => {
-    const moved = () => setPlace(parsed());
+    const moved = () => {
+      if (/[?&]code=/.test(location.hash)) arrive();
+      setPlace(parsed());
+    };
     window.addEventListener("hashchange", moved);
     moved(); // the address may have changed since the first paint
+    return () => window.removeEventListener("hashchange", moved);
+  }, []);
+  useEffect(() => {
+    if (state !== "online") return;
     const { parts } = parsed();
     const close = parts[0] === "x" && parts[1] ? feedOf(parts[1]).open() : () => {}; // both are read at the same time
     get("api/about").then(([, found]) => {
       setAbout(found);
+      setProblem("");
       if (parent !== window) parent.postMessage({ hopfleet: "ready" }, "*"); // a notebook shows its frame now
-    }, (error) => setProblem(error.message)).finally(close);
-    return () => window.removeEventListener("hashchange", moved);
-  }, []);
+    }, (error) => error.status >= 400 && error.status !== 401 && setProblem(error.message)).finally(close);
+  }, [state]);
 
   const go = (address) => (location.hash = address);
   const close = (id) => setMessages((before) => before.filter((message) => message.id !== id));
@@ -118,7 +143,8 @@ function App() {
   }, [first, name]);
 
   if (problem) return html`<main><h1>Hopfleet</h1><p class="bad" role="alert">${problem}</p></main>`;
-  if (!about) return html`<p class="muted empty">connecting…</p>`;
+  if (state === "locked") return html`<${Locked} again=${about !== null} />`;
+  if (!about) return html`<p class="muted empty">${state === "silent" ? "The server does not answer." : "connecting…"}</p>`;
   const page =
     first === "x" && name
       ? html`<${Experiment} key=${name} name=${name} tab=${TABS.includes(second) ? second : "overview"} trial=${second === "t" ? third : null} query=${place.query} setQuery=${setQuery} />`
@@ -132,6 +158,7 @@ function App() {
       <span class="grow"></span>
       <button type="button" class="quiet" onClick=${() => setHelp(true)} aria-label="Keys">?</button>
       <button type="button" class="quiet" onClick=${flip} aria-label="Light or dark">◐</button></div>
+    ${state === "silent" && html`<p class="banner" role="alert">The server does not answer. The page shows what was known at ${moment(server.since / 1000).slice(11)}, and its buttons rest until the server is back.</p>`}
     <div id="content" tabindex="-1">${page}</div>
     <${Messages} messages=${messages} onClose=${close} />
     ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><table class="pairs"><tbody>${KEYS.map(([key, text]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${text}</td></tr>`)}</tbody></table>
@@ -139,4 +166,5 @@ function App() {
   </${Page.Provider}>`;
 }
 
+live();
 render(html`<${App} />`, document.getElementById("app"));

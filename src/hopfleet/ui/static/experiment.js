@@ -8,7 +8,7 @@ import { Bar, Facts, State, useFeed, useLoaded, usePage, useTick } from "./parts
 import { Importance, Lineage, Pareto, Parallel, Rungs } from "./plots.js";
 import { Schedule } from "./schedule.js";
 import { ExperimentButtons, TrialButtons } from "./steering.js";
-import { get } from "./store.js";
+import { get } from "./session.js";
 
 export const TABS = ["overview", "curves", "schedule", "parallel", "importance", "rungs", "lineage", "pareto", "workers", "requests", "data"];
 
@@ -63,7 +63,7 @@ function Header({ feed }) {
       <h1><a href=${at(feed.key)}>${header.name}</a></h1>
       <${State} state=${header.held ? "paused" : header.state} />
       ${feed.reading && html`<span class="muted" role="status">${number(feed.number)} messages of the journal so far</span>`}
-      ${!feed.online && html`<span class="bad" role="status">connection lost; trying again…</span>`}
+      ${header.defined !== header.name && html`<span class="muted">made as ${short(header.defined, 40)}</span>`}
       <${ExperimentButtons} feed=${feed} />
     </div>
     <${Bar} fraction=${header.fraction} label="Progress of the experiment" />

@@ -6,7 +6,7 @@ import { moment, number, percent, short, size } from "./format.js";
 import { Bar, Facts, Spark, State, useFeed, usePage } from "./parts.js";
 import { extent, lines } from "./curves.js";
 import { SMALL, axes, clockText, scale, ticks, timeTicks } from "./pen.js";
-import { get } from "./store.js";
+import { get } from "./session.js";
 
 export function Home() {
   const { about } = usePage();
@@ -23,9 +23,9 @@ export function Home() {
         if (!current) return;
         setFound(list);
         setError("");
-        if (list.some((each) => each.reading)) pause = 200;
+        if (list.some((each) => each.reading)) pause = 500;
       } catch (problem) {
-        if (current) setError(problem.message);
+        if (current && problem.status >= 400 && problem.status !== 401) setError(problem.message);
       }
       if (current) timer = setTimeout(load, pause);
     };
@@ -48,14 +48,14 @@ export function Home() {
       <tbody>${found.map(
         (each) => html`<tr key=${each.key}>
           <td>${!each.problem && !each.reading && html`<input type="checkbox" aria-label=${`Compare ${each.key}`} checked=${chosen.includes(each.key)} onChange=${() => choose(each.key)} />`}</td>
-          <td><a href=${`#/x/${encodeURIComponent(each.key)}`}>${each.name}</a><div class="muted">${each.problem ? short(each.problem, 160) : `${each.task ?? ""} ${each.search ? `· ${each.search}` : ""}`}</div></td>
+          <td><a href=${`#/x/${encodeURIComponent(each.key)}`}>${each.name}</a><div class="muted">${each.problem ? short(each.problem, 160) : [each.task, each.search, each.defined && each.defined !== each.name ? `made as ${each.defined}` : ""].filter(Boolean).join(" · ")}</div></td>
           <td><${State} state=${each.held ? "paused" : each.state} /></td>
           <td>${each.units && html`<${Bar} fraction=${each.fraction} label=${`Progress of ${each.name}`} /><div class="muted">${each.units}${each.state === "running" && each.remaining ? ` · ${each.remaining}` : ""}</div>`}</td>
           <td>${Object.entries(each.counts ?? {}).map(([state, count]) => `${count} ${state}`).join(", ")}</td>
           <td>${each.best && html`<span class="strong">${number(each.value)}</span> <span class="muted">${short(each.metric, 20)}, ${each.best}</span>`}</td>
           <td><${Spark} values=${each.curve ?? []} /></td>
           <td class="muted">${moment(each.updated)}</td>
-          <td class="right">${size(each.bytes)}</td>
+          <td class="right">${each.bytes === null ? "…" : size(each.bytes)}</td>
         </tr>`,
       )}</tbody>
     </table></div>`}

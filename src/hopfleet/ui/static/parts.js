@@ -1,6 +1,7 @@
 // Small parts that all pages share: hooks, badges, facts, dialogs and messages.
 
 import { createContext, html, useContext, useEffect, useReducer, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { server } from "./session.js";
 import { feedOf } from "./store.js";
 
 // What every page can use: the address, messages, whether the server is read-only.
@@ -20,6 +21,18 @@ export function useFeed(key) {
     };
   }, [feed]);
   return feed;
+}
+
+// The state of the server: "online", "silent", "locked" or "connecting".
+export function useServer() {
+  const [state, setState] = useState(server.state);
+  useEffect(() => {
+    const changed = () => setState(server.state);
+    server.listeners.add(changed);
+    changed();
+    return () => server.listeners.delete(changed);
+  }, []);
+  return state;
 }
 
 export function useTick(milliseconds, on = true) {
@@ -75,8 +88,8 @@ export function Messages({ messages, onClose }) {
     ${messages.map(
       (message) => html`<div key=${message.id} class=${`message ${message.kind}`}>
         <span>${message.text}</span>
-        ${message.undo && html`<button type="button" class="small" onClick=${() => (onClose(message.id), message.undo())}>Undo</button>`}
-        <button type="button" class="small quiet" aria-label="Close this message" onClick=${() => onClose(message.id)}>✕</button>
+        ${message.undo && html`<button type="button" class="small" onClick=${(event) => event.detail < 2 && (onClose(message.id), message.undo())}>Undo</button>`}
+        <button type="button" class="small quiet" aria-label="Close this message" onClick=${(event) => event.detail < 2 && onClose(message.id)}>✕</button>
       </div>`,
     )}
   </div>`;

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useState } from "./vendor/htm-preact-3.1.1.js
 import { Chart, bubble } from "./chart.js";
 import { number, percent, plural, short } from "./format.js";
 import { FONT, SMALL, axes, scale, shade, ticks, trialColor } from "./pen.js";
-import { get } from "./store.js";
+import { get } from "./session.js";
 
 // A parameter's axis: numbers, logarithmic if they span decades, or the different values in order.
 export function parameterAxis(name, values) {

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useState } from "./vendor/htm-preact-3.1.1.js
 import { Chart, bubble } from "./chart.js";
 import { duration, number } from "./format.js";
 import { FONT, SMALL, clockText, scale, timeTicks, trialColor } from "./pen.js";
-import { get } from "./store.js";
+import { get } from "./session.js";
 
 const [EVALUATES, HOPPED, FAILED, UNDONE] = [1, 2, 4, 8];
 const LEFT = 84;

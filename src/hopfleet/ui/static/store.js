@@ -1,42 +1,11 @@
 // What the page knows: one feed per experiment, filled by a snapshot and kept up to date by the server's events.
 
-export class Failure extends Error {
-  constructor(text, status) {
-    super(text);
-    this.status = status;
-  }
-}
-
-async function answered(response) {
-  if (response.ok) return response;
-  let text = `${response.status} ${response.statusText}`;
-  try {
-    text = (await response.json()).error ?? text;
-  } catch {
-    // not JSON: the status says enough
-  }
-  throw new Failure(text, response.status);
-}
-
-export async function get(path) {
-  const response = await answered(await fetch(path));
-  return [response.status, await response.json()];
-}
-
-export async function ask(key, request, args = {}) {
-  const response = await fetch(`api/experiments/${encodeURIComponent(key)}/requests`, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify({ request, arguments: args }),
-  });
-  if (response.ok) return response.json();
-  return answered(response).catch((failure) => ({ granted: false, text: failure.message }));
-}
+import { Failure, call, get, stream } from "./session.js";
 
 const ARRAYS = { f4: Float32Array, f8: Float64Array, u4: Uint32Array };
 
 export async function block(path) {
-  const buffer = await (await answered(await fetch(path))).arrayBuffer();
+  const buffer = await (await call(path)).arrayBuffer();
   const length = Number(new BigInt64Array(buffer, 0, 1)[0]);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
   let offset = 8 + length;
@@ -94,6 +63,7 @@ class Curve {
 const REDRAW = 400; // milliseconds between two updates of the page
 const LEISURE = 10; // the longest share of time for updates: one in so many seconds
 const PARTIAL = 1500; // milliseconds between two looks at a journal that the server has not read to its end
+const STREAMS = 4; // streams at the same time: browsers open few connections to one server
 const SPANS = Symbol("spans"); // among the names of metrics
 
 export class Feed {
@@ -103,7 +73,6 @@ export class Feed {
     this.ready = false;
     this.reading = false; // whether the server has read a part of the journal only
     this.problem = "";
-    this.online = true;
     this.header = null;
     this.trials = new Map();
     this.workers = [];
@@ -129,8 +98,7 @@ export class Feed {
       // The next page may show the same experiment.
       setTimeout(() => {
         if (this.users > 0) return;
-        this.source?.close();
-        this.source = null;
+        this.silence();
         this.attempt = null;
         if (feeds.get(this.key) === this) feeds.delete(this.key);
       }, 1500);
@@ -169,9 +137,10 @@ export class Feed {
       }
     } catch (error) {
       if (this.attempt !== attempt) return;
-      this.problem = error.message;
+      const again = !(error instanceof Failure) || !error.status || error.status === 401 || error.status >= 500;
+      if (!again || error.status >= 500) this.problem = error.message;
       this.changed(true);
-      if (!(error instanceof Failure) || error.status >= 500) setTimeout(() => this.attempt && this.load(), 2000);
+      if (again) this.later(() => this.load(), 2000);
       return;
     }
     this.listen();
@@ -199,38 +168,49 @@ export class Feed {
     this.changed(true);
   }
 
+  // A page that is not seen needs no stream; it goes on from the last number when it is seen again.
   listen() {
-    this.source?.close();
-    const source = (this.source = new EventSource(`${this.base}/events?after=${this.number}`));
-    source.addEventListener("open", () => this.connected(true));
-    source.addEventListener("change", (event) => this.apply(JSON.parse(event.data)));
-    source.addEventListener("reset", () => this.load());
-    source.addEventListener("state", (event) => {
-      const { state } = JSON.parse(event.data);
-      if (this.header.state !== state) {
+    this.silence();
+    if (document.hidden) {
+      document.addEventListener("visibilitychange", () => this.attempt && this.listen(), { once: true });
+      return;
+    }
+    if (streams.size >= STREAMS) {
+      if (this.header.state === "running") this.later(() => this.load(), 3000);
+      return;
+    }
+    const heard = {
+      change: (change) => this.apply(change),
+      reset: () => this.load(),
+      state: ({ state }) => {
+        if (this.header.state === state) return;
         this.header = { ...this.header, state };
         this.changed(true);
-      }
-    });
-    source.addEventListener("gone", (event) => {
-      this.problem = JSON.parse(event.data).error;
-      source.close();
-      this.changed(true);
-      setTimeout(() => this.attempt && this.load(), 3000);
-    });
-    source.addEventListener("error", () => {
-      this.connected(false);
-      if (source.readyState === EventSource.CLOSED && this.source === source) {
-        setTimeout(() => this.attempt && this.source === source && this.load(), 1500);
-      }
-    });
+      },
+      gone: ({ error }) => {
+        this.problem = error;
+        this.silence();
+        this.changed(true);
+        this.later(() => this.load(), 3000);
+      },
+    };
+    const ended = (failure) => {
+      this.silence();
+      this.later(() => (failure?.status ? this.load() : this.listen()), 1000);
+    };
+    this.stop = stream(`${this.base}/events?after=${this.number}`, (name, data) => heard[name]?.(data), ended);
+    streams.add(this);
   }
 
-  connected(online) {
-    if (this.online !== online) {
-      this.online = online;
-      this.changed(true);
-    }
+  silence() {
+    this.stop?.();
+    this.stop = null;
+    streams.delete(this);
+  }
+
+  later(act, pause) {
+    const { attempt } = this;
+    setTimeout(() => this.attempt === attempt && act(), pause);
   }
 
   apply(change) {
@@ -337,6 +317,11 @@ export class Feed {
 }
 
 const feeds = new Map();
+const streams = new Set();
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) for (const feed of [...streams]) feed.listen();
+});
 
 export function feedOf(key) {
   if (!feeds.has(key)) feeds.set(key, new Feed(key));
