@@ -136,7 +136,7 @@ def test_a_neighbour_gets_no_usable_cookie_and_reads_and_frames_nothing(own_home
         page.goto(server.address)
         page.wait_for_selector(".list")
         visitor.go("#/x/mine/requests")
-        page.wait_for_selector("text=No requests")
+        page.wait_for_selector("text=Nothing was requested yet")
         visitor.context.close()
 
 
@@ -144,7 +144,8 @@ def test_a_neighbour_gets_no_usable_cookie_and_reads_and_frames_nothing(own_home
 def test_a_server_that_is_started_again_asks_once(own_home: Path) -> None:
     fitted("mine")
     with Server(own_home) as server, browser() as window:
-        visitor, page = (made := Visitor(window, server)), made.page
+        visitor = Visitor(window, server)
+        page = visitor.page
         visitor.go("#/x/mine")
         page.wait_for_selector(".board tbody tr")
         server.kill()
@@ -159,7 +160,7 @@ def test_a_server_that_is_started_again_asks_once(own_home: Path) -> None:
         page.wait_for_selector(".board tbody tr")
         other = visitor.context.new_page()
         other.goto(f"{server.address}#/x/mine")
-        other.wait_for_selector(".board tbody tr"), "the same browser is not asked again"
+        other.wait_for_selector(".board tbody tr")  # the same browser is not asked again
         visitor.context.close()
 
 

@@ -171,7 +171,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(chromium: Any, server: Ser
 def live_run(home: Path) -> Iterator[Path]:
     """Start an experiment. It does not end before there is the file that is returned."""
     gate = home / "go"
-    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": str(ROOT), GATE: str(gate)}
+    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", GATE: str(gate)}
     with subprocess.Popen([sys.executable, "-c", LIVE], env=environment) as run:
         try:
             until(lambda: (home / "live" / "journal.sqlite").exists(), "a journal")
@@ -313,7 +313,7 @@ def test_fit_shows_the_run_on_a_page(home: Path) -> None:
         "from tests.helpers.curve_task import curve_experiment\n"
         "curve_experiment('shown').fit(ui=True)\n"
     )
-    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "watch it on http://127.0.0.1:" in done.stdout
     assert "/#/x/shown?code=" in done.stdout

@@ -114,6 +114,8 @@ def editor(notebook: Notebook) -> Iterator[str]:
 def test_front_ends_show_the_page_where_they_may_and_the_table_always(notebook: Notebook, editor: str) -> None:
     results = counting("mine").fit()
     assert len(notebook.outputs) == 2, "the page, and one table that is updated"
+    assert "?code=" in notebook.outputs[1][0]
+    assert "code=" not in notebook.outputs[1][-1], "what is saved opens nothing"
     with browser() as opened:
         page = opened.new_page()
         page.set_default_timeout(SECONDS * 1000)

@@ -252,6 +252,7 @@ class Board:
             "best": leader.id if leader else None,
             "value": history.value(leader) if leader else None,
             "pareto": [trial.id for trial in history.pareto()] if len(history.objectives) > 1 else [],
+            "promoted": any(trial.milestones for trial in history.trials.values()),
             "gaps": history.gaps[-50:],
         }
 

@@ -1,7 +1,7 @@
 // The entry: addresses, keys, the theme and messages.
 
 import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
-import { Experiment, TABS } from "./experiment.js";
+import { Experiment, TABS, tabsOf } from "./experiment.js";
 import { Compare, Home } from "./home.js";
 import { moment } from "./format.js";
 import { Dialog, Messages, Page, useServer } from "./parts.js";
@@ -24,11 +24,12 @@ function parsed() {
 }
 
 const KEYS = [
-  ["/", "go to the filter of trials"],
+  ["/", "go to the filter of trials or experiments"],
   ["1 … 9, 0", "switch between views"],
   ["j, k", "go down and up the list of trials"],
   ["h", "all experiments"],
   ["t", "light or dark"],
+  ["arrows, Enter, +, −", "explore a chart that has the focus"],
   ["?", "this list"],
   ["Esc", "close a dialog, leave a field"],
 ];
@@ -128,8 +129,9 @@ function App() {
         event.preventDefault();
         filter.focus();
       } else if (/^\d$/.test(event.key) && first === "x") {
-        const tab = TABS[(Number(event.key) + 9) % 10];
-        go(`#/x/${encodeURIComponent(name)}${tab === "overview" ? "" : `/${tab}`}`);
+        const feed = feedOf(name);
+        const tab = feed.ready && tabsOf(feed)[(Number(event.key) + 9) % 10];
+        if (tab) go(`#/x/${encodeURIComponent(name)}${tab === "overview" ? "" : `/${tab}`}`);
       } else if (event.key === "j" || event.key === "k") {
         const links = [...document.querySelectorAll(".board tbody a, .list tbody a")];
         const now = links.indexOf(document.activeElement);
@@ -150,10 +152,10 @@ function App() {
       ? html`<${Experiment} key=${name} name=${name} tab=${TABS.includes(second) ? second : "overview"} trial=${second === "t" ? third : null} query=${place.query} setQuery=${setQuery} />`
       : first === "compare"
         ? html`<${Compare} query=${place.query} setQuery=${setQuery} />`
-        : html`<${Home} />`;
+        : html`<${Home} query=${place.query} setQuery=${setQuery} />`;
   return html`<${Page.Provider} value=${{ about, readOnly: about.read_only, tell, go }}>
     <a class="skip" href="#content" onClick=${(event) => (event.preventDefault(), document.getElementById("content").focus())}>Skip to the content</a>
-    <div class="top"><a class="brand" href="#/"><img src="static/icon.svg" alt="" width="22" height="22" /> Hopfleet</a>
+    <div class="top" role="banner"><a class="brand" href="#/"><img src="static/icon.svg" alt="" width="22" height="22" /> Hopfleet</a>
       <span class="muted">${about.version}${about.read_only ? " · read-only" : ""}</span>
       <span class="grow"></span>
       <button type="button" class="quiet" onClick=${() => setHelp(true)} aria-label="Keys">?</button>

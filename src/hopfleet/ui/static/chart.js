@@ -26,6 +26,7 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
   const [look, setLook] = useState(0);
   const drag = useRef(null);
   const point = useRef(null);
+  const [said, setSaid] = useState(""); // what lies under the pointer, for those who do not see it
   const latest = useRef({});
   latest.current = { draw, over, onSelect, onPick, width, height };
 
@@ -35,20 +36,25 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
     const again = () => setLook((count) => count + 1);
     window.addEventListener("hopfleet-theme", again);
     const dark = matchMedia("(prefers-color-scheme: dark)");
+    const forced = matchMedia("(forced-colors: active)");
     dark.addEventListener("change", again);
+    forced.addEventListener("change", again);
     return () => {
       watcher.disconnect();
       window.removeEventListener("hopfleet-theme", again);
       dark.removeEventListener("change", again);
+      forced.removeEventListener("change", again);
     };
   }, []);
 
-  const overlay = () => {
+  const overlay = (keys = false) => {
     const { over, width, height } = latest.current;
     if (!top.current || width < 10) return;
     const pen = fitted(top.current, width, height);
     const colors = theme();
+    delete top.current.dataset.said;
     over?.(pen, colors, width, height, point.current);
+    if (keys === true && point.current && !top.current.dataset.said) cross(pen, colors, point.current);
     if (drag.current?.moved) {
       const { from, to } = drag.current;
       pen.fillStyle = colors.ink;
@@ -108,6 +114,25 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
     requestAnimationFrame(overlay);
   };
 
+  // Arrows move the pointer, Enter clicks, plus zooms in around it, and minus shows all; what lies under it is read out.
+  const pressed = (event) => {
+    const { width, height, onPick, onSelect } = latest.current;
+    const step = event.shiftKey ? 2 : 12;
+    const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
+    const now = point.current ?? { x: width / 2, y: height / 2 };
+    if (moves[event.key]) {
+      const [x, y] = moves[event.key];
+      point.current = { x: Math.min(width, Math.max(0, now.x + x)), y: Math.min(height, Math.max(0, now.y + y)) };
+    } else if (event.key === "Enter" || event.key === " ") onPick?.(now, width);
+    else if (event.key === "+" || event.key === "=") onSelect?.({ from: { x: now.x - width / 4, y: now.y }, to: { x: now.x + width / 4, y: now.y }, width });
+    else if (event.key === "-") onReset?.();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    overlay(true);
+    setSaid(top.current.dataset.said ?? "");
+  };
+
   const png = () => {
     const ratio = 2;
     const canvas = document.createElement("canvas");
@@ -137,11 +162,16 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
       </div>
     </div>
     <div class="frame" ref=${frame} style=${{ height: `${height}px` }}>
-      <canvas ref=${base} role="img" aria-label=${label} style=${{ width: `${width}px`, height: `${height}px` }}></canvas>
+      <canvas ref=${base} aria-hidden="true" style=${{ width: `${width}px`, height: `${height}px` }}></canvas>
       <canvas
         ref=${top}
-        aria-hidden="true"
+        role="application"
+        aria-roledescription="chart"
+        aria-label=${`${label}. Arrow keys explore${onSelect ? ", plus zooms in, minus shows all" : ""}${onPick ? ", Enter chooses" : ""}.`}
+        tabindex="0"
         class="over"
+        onKeyDown=${pressed}
+        onBlur=${leave}
         style=${{ width: `${width}px`, height: `${height}px` }}
         onPointerMove=${move}
         onPointerDown=${down}
@@ -149,12 +179,25 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
         onPointerLeave=${leave}
         onDblClick=${() => onReset?.()}
       ></canvas>
+      <span class="hidden" role="status">${said}</span>
     </div>
   </figure>`;
 }
 
+function cross(pen, look, { x, y }) {
+  pen.strokeStyle = look.ink;
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  for (const [a, b] of [[7, 0], [0, 7]]) {
+    pen.moveTo(x - a, y - b);
+    pen.lineTo(x + a, y + b);
+  }
+  pen.stroke();
+}
+
 // A box with lines of text beside the pointer, inside the chart.
 export function bubble(pen, look, width, height, point, lines, font) {
+  if (pen.canvas) pen.canvas.dataset.said = lines.join(", ");
   pen.font = font;
   const wide = Math.max(...lines.map((line) => pen.measureText(line).width)) + 16;
   const high = lines.length * 16 + 10;

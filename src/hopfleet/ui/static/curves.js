@@ -3,8 +3,9 @@
 import { html, useMemo, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Chart, bubble } from "./chart.js";
 import { number, short } from "./format.js";
-import { SMALL, FONT, axes, clockText, scale, ticks, timeTicks } from "./pen.js";
+import { FONT, LEADERS, SMALL, axes, clockText, scale, style, ticks, timeTicks, trialColor } from "./pen.js";
 
+const FEW = 24; // lines that all have their colours; among more, only the leaders stand out
 const PAD = { left: 62, right: 84, top: 22, bottom: 44 };
 
 function smoothed(values, weight) {
@@ -67,7 +68,8 @@ export function Curves({ feed, metric, query, setQuery, height = 360, only, pinn
   const whole = useMemo(() => extent(found, log), [found, log]);
   const view = zoom ?? whole;
   const leaders = feed.leaders();
-  const ranks = new Map(leaders.slice(0, 5).map((trial, place) => [trial.id, place]));
+  const ranks = new Map(leaders.slice(0, LEADERS).map((trial, place) => [trial.id, place]));
+  const numberOf = (line) => feed.trials.get(line.trial)?.number ?? 0;
 
   const scales = (width) => {
     const box = { left: PAD.left, right: width - (compact ? 12 : PAD.right), top: PAD.top, bottom: height - PAD.bottom };
@@ -117,7 +119,14 @@ export function Curves({ feed, metric, query, setQuery, height = 360, only, pinn
     let points = 0;
     for (const line of found) {
       if (ranks.has(line.trial) || pinned?.has(line.trial)) bold.push(line);
-      else {
+      else if (found.length <= FEW) {
+        pen.stroke();
+        pen.beginPath();
+        pen.globalAlpha = 0.55;
+        pen.strokeStyle = trialColor(numberOf(line), look);
+        pen.setLineDash(style(numberOf(line)).dash);
+        trace(pen, line, x, y);
+      } else {
         trace(pen, line, x, y);
         points += line.xs.length;
         if (points > 4000) {
@@ -131,12 +140,14 @@ export function Curves({ feed, metric, query, setQuery, height = 360, only, pinn
     pen.globalAlpha = 1;
     bold.sort((a, b) => (ranks.get(b.trial) ?? -1) - (ranks.get(a.trial) ?? -1));
     for (const line of bold) {
-      pen.strokeStyle = look.strong[ranks.get(line.trial)] ?? look.ink;
-      pen.lineWidth = pinned?.has(line.trial) ? 2.6 : 1.7;
+      pen.strokeStyle = trialColor(numberOf(line), look);
+      pen.setLineDash(style(numberOf(line)).dash);
+      pen.lineWidth = pinned?.has(line.trial) ? 3 : 1.8;
       pen.beginPath();
       trace(pen, line, x, y);
       pen.stroke();
     }
+    pen.setLineDash([]);
     pen.restore();
     if (compact) return;
     const labels = bold
@@ -148,7 +159,7 @@ export function Curves({ feed, metric, query, setQuery, height = 360, only, pinn
     pen.textAlign = "left";
     pen.textBaseline = "middle";
     for (const label of labels) {
-      pen.fillStyle = look.strong[ranks.get(label.line.trial)] ?? look.ink;
+      pen.fillStyle = trialColor(numberOf(label.line), look);
       pen.fillText(label.line.trial, box.right + 6, label.at);
     }
   };

@@ -16,6 +16,13 @@ const HEALTH = 2000; // milliseconds between two looks at the health of workers
 
 const at = (key, ...rest) => `#/${["x", encodeURIComponent(key), ...rest.map(encodeURIComponent)].join("/")}`;
 
+// The views that apply to an experiment.
+export function tabsOf({ header, trials }) {
+  const clones = [...trials.values()].some((trial) => trial.parent);
+  const hidden = new Set([...(header.promoted ? [] : ["rungs"]), ...(clones ? [] : ["lineage"]), ...(header.objectives.length > 1 ? [] : ["pareto"])]);
+  return TABS.filter((tab) => !hidden.has(tab));
+}
+
 export function Experiment({ name, tab, trial, query, setQuery }) {
   const feed = useFeed(name);
   const { go } = usePage();
@@ -49,7 +56,7 @@ export function Experiment({ name, tab, trial, query, setQuery }) {
     ${feed.problem && html`<p class="bad" role="alert">${feed.problem}</p>`}
     ${trial
       ? html`<${Trial} feed=${feed} id=${trial} query=${query} setQuery=${setQuery} />`
-      : html`<nav class="tabs" aria-label="Views">${TABS.map((each) => html`<a href=${at(name, ...(each === "overview" ? [] : [each]))} aria-current=${each === tab ? "page" : undefined}>${each}</a>`)}</nav>
+      : html`<nav class="tabs" aria-label="Views">${[...new Set([...tabsOf(feed), tab])].map((each) => html`<a href=${at(name, ...(each === "overview" ? [] : [each]))} aria-current=${each === tab ? "page" : undefined}>${each}</a>`)}</nav>
           ${(pages[tab] ?? pages.overview)()}`}
   </main>`;
 }
@@ -121,7 +128,7 @@ function Workers({ feed }) {
     <div class="card"><h2>Faults and warnings</h2>${notices?.length ? html`<${Notices} feed=${feed} notices=${[...notices].reverse()} />` : html`<p class="muted">None.</p>`}</div>`;
 }
 
-const Notices = ({ feed, notices }) => html`<div class="scroll"><table><thead><tr><th scope="col">time</th><th scope="col">worker</th><th scope="col">trial</th><th scope="col">what</th></tr></thead>
+const Notices = ({ feed, notices }) => html`<div class="scroll" tabindex="0" role="region" aria-label="Checkpoints"><table><thead><tr><th scope="col">time</th><th scope="col">worker</th><th scope="col">trial</th><th scope="col">what</th></tr></thead>
   <tbody>${notices.slice(0, 200).map((notice) => html`<tr><td class="muted">${moment(notice.time)}</td><td>${notice.worker}</td><td>${feed.trials.has(notice.trial) ? html`<a href=${at(feed.key, "t", notice.trial)}>${notice.trial}</a>` : notice.trial}</td><td class="wrap">${notice.text}</td></tr>`)}</tbody></table></div>`;
 
 function Requests({ feed }) {
@@ -202,7 +209,7 @@ function Trial({ feed, id, query, setQuery }) {
         ${found.replay && html`<p class=${found.replay.equal ? "" : "bad"}>Replayed on ${moment(found.replay.time)}: ${found.replay.text}</p>`}
         <p class="muted">To train it again and compare the bits: <code>hopfleet replay ${feed.key} --trial ${id}</code></p></section>
       <section class="card"><h3>Checkpoints</h3>${found.checkpoints.length
-        ? html`<div class="scroll"><table><thead><tr><th scope="col" class="right">version</th><th scope="col">file</th><th scope="col" class="right">size</th><th scope="col">SHA-256</th></tr></thead>
+        ? html`<div class="scroll" tabindex="0" role="region" aria-label="Checkpoints"><table><thead><tr><th scope="col" class="right">version</th><th scope="col">file</th><th scope="col" class="right">size</th><th scope="col">SHA-256</th></tr></thead>
             <tbody>${found.checkpoints.map((each) => html`<tr class=${each.best ? "best" : ""}><td class="right">${each.version}</td><td>${each.file}${each.best ? " (best)" : ""}</td><td class="right">${size(each.bytes)}</td><td><code>${short(each.digest, 13)}</code></td></tr>`)}</tbody></table></div>`
         : html`<p class="muted">None is saved.</p>`}</section>
     </div>

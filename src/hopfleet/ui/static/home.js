@@ -2,17 +2,22 @@
 
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Chart } from "./chart.js";
-import { moment, number, percent, short, size } from "./format.js";
+import { moment, number, percent, plural, short, size } from "./format.js";
 import { Bar, Facts, Spark, State, useFeed, usePage } from "./parts.js";
 import { extent, lines } from "./curves.js";
-import { SMALL, axes, clockText, scale, ticks, timeTicks } from "./pen.js";
+import { SMALL, axes, clockText, scale, style, ticks, timeTicks, trialColor } from "./pen.js";
 import { get } from "./session.js";
 
-export function Home() {
+export function Home({ query, setQuery }) {
   const { about } = usePage();
   const [found, setFound] = useState(null);
   const [error, setError] = useState("");
   const [chosen, setChosen] = useState([]);
+  const wanted = (query.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  const matches = (each) => {
+    const text = [each.name, each.defined, each.task, each.search, each.held ? "paused" : each.state, each.metric].join(" ").toLowerCase();
+    return wanted.every((word) => text.includes(word));
+  };
   useEffect(() => {
     let timer = 0;
     let current = true;
@@ -37,15 +42,20 @@ export function Home() {
   }, []);
   const choose = (key) => setChosen(chosen.includes(key) ? chosen.filter((each) => each !== key) : [...chosen, key]);
   if (!found) return html`<p class="muted empty">${error || "looking for experiments…"}</p>`;
+  const shown = found.filter(matches);
+  const reading = found.filter((each) => each.reading).length;
   return html`<main>
     <div class="title"><h1>Experiments</h1><span class="muted">in ${about.place}</span></div>
     ${error && html`<p class="bad" role="alert">${error}</p>`}
     ${!found.length && html`<p class="empty">No experiments here yet. To create one, run <code>hopfleet demo</code>.</p>`}
     ${chosen.length > 1 && html`<p><a class="button main" href=${`#/compare?${chosen.map((key) => `x=${encodeURIComponent(key)}`).join("&")}`}>Compare ${chosen.length} experiments</a></p>`}
     ${found.length > 0 &&
-    html`<div class="scroll card"><table class="list">
+    html`<div class="tools"><div class="choices">
+      <input id="filter" type="search" class="filter" placeholder="search: name, task, state" aria-label="Search experiments" value=${query.q ?? ""} onInput=${(event) => setQuery({ q: event.target.value }, true)} />
+      <span class="muted" role="status">${shown.length < found.length ? `${shown.length} of ` : ""}${plural(found.length, "experiment")}${reading ? `, reading ${reading}` : ""}</span></div></div>
+    <div class="scroll card" tabindex="0" role="region" aria-label="Experiments"><table class="list">
       <thead><tr><th scope="col"><span class="hidden">Compare</span></th><th scope="col">experiment</th><th scope="col">state</th><th scope="col">progress</th><th scope="col">trials</th><th scope="col">best</th><th scope="col">curve</th><th scope="col">updated</th><th scope="col" class="right">size</th></tr></thead>
-      <tbody>${found.map(
+      <tbody>${shown.map(
         (each) => html`<tr key=${each.key}>
           <td>${!each.problem && !each.reading && html`<input type="checkbox" aria-label=${`Compare ${each.key}`} checked=${chosen.includes(each.key)} onChange=${() => choose(each.key)} />`}</td>
           <td><a href=${`#/x/${encodeURIComponent(each.key)}`}>${each.name}</a><div class="muted">${each.problem ? short(each.problem, 160) : [each.task, each.search, each.defined && each.defined !== each.name ? `made as ${each.defined}` : ""].filter(Boolean).join(" · ")}</div></td>
@@ -128,8 +138,8 @@ export function Compare({ query, setQuery }) {
       .sort((a, b) => a.y - b.y);
     labels.forEach((label, place) => (label.y = Math.max(label.y, place ? labels[place - 1].y + 14 : box.top)));
     found.forEach((line, index) => {
-      pen.strokeStyle = look.strong[index % 5];
-      pen.setLineDash(index >= 5 ? [5, 3] : []);
+      pen.strokeStyle = trialColor(index + 1, look);
+      pen.setLineDash(style(index + 1).dash);
       pen.lineWidth = 2;
       pen.beginPath();
       line.xs.forEach((value, place) => (place ? pen.lineTo(x(value), y(line.ys[place])) : pen.moveTo(x(value), y(line.ys[place]))));
@@ -141,7 +151,7 @@ export function Compare({ query, setQuery }) {
     pen.textAlign = "left";
     pen.textBaseline = "middle";
     for (const label of labels) {
-      pen.fillStyle = look.strong[label.index % 5];
+      pen.fillStyle = trialColor(label.index + 1, look);
       pen.fillText(label.text, box.right + 6, label.y);
     }
   };

@@ -2,9 +2,10 @@
 
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { csv, number, save, short } from "./format.js";
-import { STRONG } from "./pen.js";
+import { LEADERS, style } from "./pen.js";
 import { varyingKeys } from "./plots.js";
 import { State } from "./parts.js";
+import { Views, chosenColumns } from "./views.js";
 
 const ROWS = 100;
 
@@ -55,15 +56,19 @@ export function filterOf(text, columns) {
   return (trial) => tests.every((test) => test(trial));
 }
 
+// The line of a trial, as charts draw it.
+const Swatch = ({ number: count }) => html`<svg class="swatch" viewBox="0 0 22 6" aria-hidden="true"><line x1="0" y1="3" x2="22" y2="3" class=${`s${style(count).color}`} stroke-dasharray=${style(count).dash.join(" ")} /></svg>`;
+
 export function Leaderboard({ feed, query, setQuery, href, pinned, onPin, ids }) {
   const [more, setMore] = useState(ROWS);
-  const columns = columnsOf(feed);
+  const all = columnsOf(feed);
+  const columns = chosenColumns(all, query);
   const leaders = feed.leaders();
   const ranks = new Map(leaders.map((trial, place) => [trial.id, place]));
-  const keep = filterOf(query.q ?? "", columns);
+  const keep = filterOf(query.q ?? "", all);
   let trials = leaders.filter(keep);
   if (ids) trials = trials.filter((trial) => ids.has(trial.id));
-  const sorted = columns.find((column) => column.name === query.sort);
+  const sorted = all.find((column) => column.name === query.sort);
   if (sorted) {
     const way = query.dir === "down" ? -1 : 1;
     trials = [...trials].sort((a, b) => {
@@ -92,7 +97,7 @@ export function Leaderboard({ feed, query, setQuery, href, pinned, onPin, ids })
         <input id="filter" type="search" class="filter" placeholder="filter: state=running lr<0.01" aria-label="Filter trials" value=${query.q ?? ""} onInput=${(event) => setQuery({ q: event.target.value }, true)} />
         <span class="muted">${trials.length === leaders.length ? `${leaders.length} trials` : `${trials.length} of ${leaders.length} trials`}</span>
       </div>
-      <div class="downloads"><button type="button" class="small" onClick=${download}>CSV</button></div>
+      <div class="downloads"><${Views} columns=${all} query=${query} setQuery=${setQuery} /><button type="button" class="small" onClick=${download}>CSV</button></div>
     </div>
     <div class="scroll" tabindex="0" role="region" aria-label="Table of trials">
       <table class="board">
@@ -108,7 +113,7 @@ export function Leaderboard({ feed, query, setQuery, href, pinned, onPin, ids })
           ${trials.slice(0, more).map((trial) => {
             const rank = ranks.get(trial.id);
             return html`<tr key=${trial.id} class=${trial.id === feed.header.best ? "best" : ""} data-trial=${trial.id}>
-              <td class="right muted">${rank < STRONG.length && trial.value !== null && html`<span class=${`swatch s${rank}`} aria-hidden="true"></span>`}${rank + 1}${pareto.has(trial.id) ? " *" : ""}</td>
+              <td class="right muted">${((rank < LEADERS && trial.value !== null) || pinned?.has(trial.id)) && html`<${Swatch} number=${trial.number} />`}${rank + 1}${pareto.has(trial.id) ? " *" : ""}</td>
               ${onPin && html`<td><input type="checkbox" aria-label=${`Pin ${trial.id}`} checked=${pinned.has(trial.id)} onChange=${() => onPin(trial.id)} /></td>`}
               ${columns.map((column) => cell(column, trial))}
             </tr>`;

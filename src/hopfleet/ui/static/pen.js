@@ -1,7 +1,8 @@
 // Scales, ticks and colours, and a pen that writes SVG with the calls of a canvas.
 
-export const STRONG = ["#1f5fa8", "#d9702b", "#2a9270", "#b0467f", "#8a7a1f"];
-const STRONG_DARK = ["#6ea8e8", "#f0985c", "#5cc9a5", "#e08bb6", "#cfc05a"];
+// Six colours that people who see fewer can tell apart (style.css), times four dashes: enough for 24 trials.
+const COLORS = 6;
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 
 export function theme() {
   const style = getComputedStyle(document.documentElement);
@@ -15,18 +16,19 @@ export function theme() {
     back: read("--card"),
     faint: read("--curve"),
     failure: read("--bad"),
-    strong: dark ? STRONG_DARK : STRONG,
+    forced: matchMedia("(forced-colors: active)").matches,
+    strong: Array.from({ length: COLORS }, (_, place) => read(`--s${place}`)),
   };
 }
 
-// The colour of a trial: strong for the few best ones, pale for all others, by its number.
-export function trialColor(number, rank, look) {
-  if (rank >= 0 && rank < look.strong.length) return look.strong[rank];
-  const hue = Math.round(((number * 0.618033988749895) % 1) * 360);
-  return look.dark ? `hsl(${hue} 22% 42%)` : `hsl(${hue} 34% 76%)`;
-}
+export const LEADERS = 5; // trials that stand out
+
+// A trial keeps its colour and its dashes for good, in all charts: they follow from its number, not from its rank.
+export const style = (number) => ({ color: (number - 1 + 24) % COLORS, dash: DASHES[Math.floor((number - 1 + 24) / COLORS) % DASHES.length] });
+export const trialColor = (number, look) => look.strong[style(number).color];
 
 export function shade(merit, look) {
+  if (look.forced) return look.ink;
   const from = look.dark ? [58, 62, 70] : [222, 216, 204];
   const to = look.dark ? [122, 176, 240] : [31, 95, 168];
   return `rgb(${from.map((value, place) => Math.round(value + (to[place] - value) * merit)).join(" ")})`;

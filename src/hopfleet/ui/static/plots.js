@@ -3,8 +3,10 @@
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Chart, bubble } from "./chart.js";
 import { number, percent, plural, short } from "./format.js";
-import { FONT, SMALL, axes, scale, shade, ticks, trialColor } from "./pen.js";
+import { FONT, LEADERS, SMALL, axes, scale, shade, style, ticks, trialColor } from "./pen.js";
 import { get } from "./session.js";
+
+const CHOICES = 8; // values of a number that an axis shows as they are
 
 // A parameter's axis: numbers, logarithmic if they span decades, or the different values in order.
 export function parameterAxis(name, values) {
@@ -12,7 +14,8 @@ export function parameterAxis(name, values) {
   if (numbers.length === values.filter((value) => value !== undefined && value !== null).length && numbers.length) {
     let [low, high] = [Infinity, -Infinity];
     for (const value of numbers) [low, high] = [Math.min(low, value), Math.max(high, value)];
-    return { name, low, high, log: low > 0 && high / low > 30, numeric: true };
+    const values = [...new Set(numbers)].sort((a, b) => a - b);
+    return { name, low, high, log: low > 0 && high / low > 30, numeric: true, choices: values.length <= CHOICES ? values : null };
   }
   const kinds = [...new Set(values.map((value) => (value === undefined ? "–" : short(value, 40))))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
   return { name, kinds, numeric: false };
@@ -97,12 +100,15 @@ export function Parallel({ feed, onOpen, onFilter }) {
     };
     for (let index = trials.length - 1; index >= 0; index--) {
       const kept = inside(trials[index], wide);
-      pen.strokeStyle = kept ? (index < 5 ? look.strong[index] : shade(merit(index), look)) : look.rule;
-      pen.globalAlpha = kept ? (index < 5 ? 1 : 0.6) : 0.35;
-      pen.lineWidth = kept && index < 5 ? 2.2 : 1;
+      const leads = kept && index < LEADERS;
+      pen.strokeStyle = leads ? trialColor(trials[index].number, look) : kept ? shade(merit(index), look) : look.rule;
+      pen.globalAlpha = leads ? 1 : kept ? 0.6 : 0.35;
+      pen.lineWidth = leads ? 2.2 : 1;
+      pen.setLineDash(leads ? style(trials[index].number).dash : []);
       line(trials[index]);
     }
     pen.globalAlpha = 1;
+    pen.setLineDash([]);
     axesOf.forEach((axis, index) => {
       const at = Math.round(x(index)) + 0.5;
       pen.strokeStyle = look.muted;
@@ -120,8 +126,11 @@ export function Parallel({ feed, onOpen, onFilter }) {
       pen.fillStyle = look.muted;
       pen.textAlign = "left";
       pen.textBaseline = "middle";
-      const marks = axis.numeric ? ticks(axis.low, axis.high, 5, axis.log).map((value) => [value, number(value)]) : axis.kinds.slice(0, 30).map((kind) => [kind, short(kind, 14)]);
+      const marks = axis.numeric ? (axis.choices ?? ticks(axis.low, axis.high, 5, axis.log)).map((value) => [value, number(value)]) : axis.kinds.slice(0, 30).map((kind) => [kind, short(kind, 14)]);
+      let free = Infinity; // choices may lie close to each other
       for (const [value, text] of marks) {
+        if (axis.numeric && ups[index](value) > free) continue;
+        free = ups[index](value) - 13;
         pen.fillStyle = look.back;
         pen.globalAlpha = 0.8;
         pen.fillRect(at + 3, ups[index](value) - 7, pen.measureText(text).width + 4, 14);
@@ -278,7 +287,7 @@ export function Rungs({ feed }) {
   const table = [["epoch", "reached", "went on", "paused", "ended", `best ${data.metric}`], ...rungs.map((rung) => [rung.epoch, rung.reached, rung.went_on, rung.paused, rung.ended, rung.best])];
   return html`<div>
     <${Chart} name=${`${feed.key}-rungs`} label=${`Trials at ${rungs.length} rungs`} height=${height} stamp=${JSON.stringify(rungs)} draw=${draw} rows=${() => table} />
-    <div class="scroll"><table><thead><tr>${table[0].map((name) => html`<th scope="col" class="right">${name}</th>`)}</tr></thead>
+    <div class="scroll" tabindex="0" role="region" aria-label="Rungs"><table><thead><tr>${table[0].map((name) => html`<th scope="col" class="right">${name}</th>`)}</tr></thead>
       <tbody>${table.slice(1).map((row) => html`<tr>${row.map((value) => html`<td class="right">${number(value)}</td>`)}</tr>`)}</tbody></table></div>
   </div>`;
 }
@@ -294,7 +303,7 @@ export function Lineage({ feed, onOpen }) {
   const across = (width) => scale(0, last, 24, width - 60);
   const top = (member) => 12 + member.row * high;
   const byName = new Map(members.map((member) => [member.trial, member]));
-  const ranks = new Map(feed.leaders().slice(0, 5).map((trial, place) => [trial.id, place]));
+  const leaders = new Set(feed.leaders().slice(0, LEADERS).map((trial) => trial.id));
   const draw = (pen, look, width) => {
     const x = across(width);
     for (const member of members) {
@@ -312,8 +321,10 @@ export function Lineage({ feed, onOpen }) {
     pen.textBaseline = "middle";
     for (const member of members) {
       const from = x(member.start);
-      pen.fillStyle = trialColor(feed.trials.get(member.trial)?.number ?? 0, ranks.get(member.trial) ?? -1, look);
+      pen.fillStyle = trialColor(feed.trials.get(member.trial)?.number ?? 0, look);
+      pen.globalAlpha = leaders.has(member.trial) ? 1 : 0.45;
       pen.fillRect(from, top(member) + high * 0.15, Math.max(2, x(member.end) - from), high * 0.7);
+      pen.globalAlpha = 1;
       if (member.ancestor) {
         pen.strokeStyle = look.ink;
         pen.lineWidth = 1.2;

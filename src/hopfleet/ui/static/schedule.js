@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Chart, bubble } from "./chart.js";
 import { duration, number } from "./format.js";
-import { FONT, SMALL, clockText, scale, timeTicks, trialColor } from "./pen.js";
+import { FONT, LEADERS, SMALL, clockText, scale, timeTicks, trialColor } from "./pen.js";
 import { get } from "./session.js";
 
 const [EVALUATES, HOPPED, FAILED, UNDONE] = [1, 2, 4, 8];
@@ -64,7 +64,7 @@ export function Schedule({ feed, onOpen }) {
   const total = rows.length + (foreseen.length ? foreseen.length + 1 : 0);
   const high = Math.max(16, Math.min(34, 640 / Math.max(1, total)));
   const height = Math.round(Math.max(140, total * high + 60));
-  const ranks = new Map(feed.leaders().slice(0, 5).map((trial, place) => [trial.id, place]));
+  const ranks = new Map(feed.leaders().slice(0, LEADERS).map((trial, place) => [trial.id, place]));
   const colors = useMemo(() => new Map(), [feed.version, ranks.size]);
   const across = (width) => scale(view.from, view.to, LEFT, width - 10);
 
@@ -121,12 +121,14 @@ export function Schedule({ feed, onOpen }) {
         const top = row.top + 2 + bar.slot * part;
         let color = colors.get(bar.trial);
         if (!color) {
-          color = trialColor(feed.trials.get(bar.trial)?.number ?? Number(bar.trial.slice(1)) ?? 0, ranks.get(bar.trial) ?? -1, look);
+          color = trialColor(feed.trials.get(bar.trial)?.number ?? (Number(bar.trial.slice(1)) || 0), look);
           colors.set(bar.trial, color);
         }
         pen.fillStyle = bar.marks & UNDONE ? look.rule : color;
+        pen.globalAlpha = ranks.has(bar.trial) || bar.marks & UNDONE ? 1 : 0.45;
         const thin = bar.marks & EVALUATES ? part * 0.3 : 0;
         pen.fillRect(from, top + thin, wide, Math.max(1, part - 2 * thin - (bar.group.size > 1 ? 0.5 : 0)));
+        pen.globalAlpha = 1;
         if (wide < 3) continue;
         if (bar.marks & HOPPED) {
           pen.fillStyle = look.ink;
