@@ -1,4 +1,4 @@
-"""Attacks on the page by other users of the machine and other sites: none gets a session, and none blocks the server."""
+"""Attacks on the page by other users and other sites: none gets a session, and none blocks the server."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,11 +125,11 @@ def test_a_neighbour_gets_no_usable_cookie_and_reads_and_frames_nothing(own_home
             return await found.text() } catch (error) { return String(error) } }"""
         for path in ("api/about", "api/experiments", "metrics"):
             assert "Failed to fetch" in page.evaluate(read, server.address + path)
-        send = """async (address) => { try { await fetch(address, { method: 'POST', credentials: 'include', mode: 'no-cors',
-            body: '{"request": "pause"}' }); } catch {} }"""
+        send = """async (address) => { try { await fetch(address, { method: 'POST', credentials: 'include',
+            mode: 'no-cors', body: '{"request": "pause"}' }); } catch {} }"""
         page.evaluate(send, f"{server.address}api/experiments/mine/requests")
         frame = """(address) => new Promise((resolve) => { const frame = document.createElement('iframe');
-            frame.onload = () => setTimeout(() => resolve(true), 300); frame.src = address; document.body.append(frame) })"""
+            frame.onload = () => resolve(true); frame.src = address; document.body.append(frame) })"""
         page.evaluate(frame, f"{server.address}frame#/x/mine")
         inside = page.frames[-1]
         inside.wait_for_selector(".locked")
@@ -197,8 +198,7 @@ class Loop:
 
     def call_later(self, seconds: float, call: Any, *arguments: Any) -> Any:
         self.calls.append((seconds, call))
-        made = asyncio.TimerHandle(0.0, call, arguments, asyncio.new_event_loop())
-        return made
+        return SimpleNamespace(cancel=lambda: None)
 
 
 class Wire(asyncio.Transport):

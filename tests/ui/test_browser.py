@@ -121,6 +121,90 @@ def test_tables_sort_and_filter(chromium: Any, server: Server) -> None:
     visitor.context.close()
 
 
+def test_columns_views_notes_and_search(chromium: Any, server: Server, home: Path) -> None:
+    visitor = Visitor(chromium, server)
+    page = visitor.page
+    visitor.go("#/x/asha/t/t0003")
+    page.wait_for_selector("main h2:has-text('t0003')")
+    page.get_by_role("button", name="Add a note or tags…").click()
+    page.get_by_label("Tags, with commas").fill("x" * 50)
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_selector("dialog [role=alert] >> text=must have at most 40 characters")
+    page.get_by_label("Tags, with commas").fill("odd, try again")
+    page.get_by_label("Note", exact=True).fill("<b>bold</b>")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.wait_for_selector(".note >> text=<b>bold</b>")
+    visitor.go("#/x/asha")
+    page.fill("#filter", "tags=odd")
+    until(lambda: page.locator(".board tbody tr").count() == 1, "the trial with the tag")
+    page.get_by_role("button", name="Columns…").click()
+    page.get_by_label("width", exact=True).uncheck()
+    page.get_by_role("button", name="Move lr to the left").click()
+    page.get_by_role("button", name="Close", exact=True).click()
+    page.get_by_role("button", name="Save view…").click()
+    page.get_by_label("Name").fill("mine")
+    page.get_by_role("button", name="Save", exact=True).click()
+    visitor.go("#/x/pbt")
+    page.locator("select", has_text="mine").select_option("mine")
+    names = ["trial", "state", "epochs", "accuracy", "lr", "activation", "dropout", "train_units", "train_loss", "loss"]
+    until(lambda: page.locator(".board th button").all_inner_texts() == names, "the columns of the view")
+    visitor.go("#/")
+    page.fill("#filter", "pbt finished")
+    until(lambda: page.locator(".list tbody tr").count() == 1, "one experiment")
+    assert [each for each in visitor.problems if "400" not in each] == []
+    visitor.context.close()
+    (home / "asha" / "notes.json").unlink()
+
+
+def test_a_chart_is_explored_with_the_keyboard(chromium: Any, server: Server) -> None:
+    visitor = Visitor(chromium, server, forced_colors="active")
+    page = visitor.page
+    visitor.go("#/x/asha/curves")
+    visitor.drawn()
+    page.locator("canvas.over").focus()
+    said = []
+    for key in ("ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowUp"):
+        page.keyboard.press(key)
+        said.append(page.locator(".frame [role=status]").inner_text())
+    assert all(re.match(r"t\d{4} \w+, accuracy = 0\.\d+ at epoch \d", each) for each in said), said
+    assert len(set(said)) > 2
+    page.keyboard.press("+")
+    page.get_by_role("button", name="show all").wait_for()
+    page.keyboard.press("-")
+    page.get_by_role("button", name="show all").wait_for(state="detached")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="unpin 1").wait_for()
+    assert visitor.problems == []
+    visitor.context.close()
+
+
+def test_axe_finds_nothing(chromium: Any, server: Server) -> None:
+    """The rules of axe-core, which tools/install_browser.sh installs."""
+    axe = ROOT / "build" / "node_modules" / "axe-core" / "axe.min.js"
+    if not axe.exists():
+        pytest.skip("axe-core is not installed: run tools/install_browser.sh where npm is")
+    check = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.map(
+        ({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`)"""
+    visitor = Visitor(chromium, server)
+    page = visitor.page
+    page.evaluate(axe.read_text())
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        for name, place in VIEWS.items():
+            visitor.go(place)
+            page.wait_for_selector("main h1")
+            until(lambda: "reading" not in page.inner_text("main"), "a page that is loaded")
+            assert page.evaluate(check) == [], f"{name}, {theme}"
+    visitor.go("#/x/asha")
+    for button in ("Extend…", "Add trial…", "Columns…", "Add a note or tags…", "Keys"):
+        page.get_by_role("button", name=button).click()
+        page.wait_for_selector("dialog[open]")
+        assert page.evaluate(check) == [], button
+        page.keyboard.press("Escape")
+        page.wait_for_selector("dialog", state="detached")
+    visitor.context.close()
+
+
 def test_every_chart_downloads(chromium: Any, server: Server) -> None:
     visitor = Visitor(chromium, server, accept_downloads=True)
     for view in CHARTS:
@@ -144,7 +228,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(chromium: Any, server: Ser
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_selector(".tabs")
-    for key, view in (("2", "curves"), ("3", "schedule"), ("0", "requests"), ("1", "overview")):
+    for key, view in (("2", "curves"), ("3", "schedule"), ("5", "importance"), ("1", "overview")):
         page.keyboard.press(key)
         page.wait_for_selector(f".tabs a[aria-current]:has-text('{view}')")
     page.keyboard.press("/")
@@ -171,7 +255,12 @@ def test_the_page_can_be_used_with_the_keyboard_alone(chromium: Any, server: Ser
 def live_run(home: Path) -> Iterator[Path]:
     """Start an experiment. It does not end before there is the file that is returned."""
     gate = home / "go"
-    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", GATE: str(gate)}
+    environment = {
+        **os.environ,
+        "HOPFLEET_HOME": str(home),
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        GATE: str(gate),
+    }
     with subprocess.Popen([sys.executable, "-c", LIVE], env=environment) as run:
         try:
             until(lambda: (home / "live" / "journal.sqlite").exists(), "a journal")
@@ -219,7 +308,7 @@ def steer(visitor: Visitor, gate: Path) -> None:
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Continue").wait_for()
     gate.touch()
-    page.get_by_role("button", name="One worker more").click()
+    page.get_by_role("button", name="One worker more").dblclick()
     visitor.says("from 2 to 3 workers")
     page.get_by_text("3 workers", exact=True).wait_for()
     page.get_by_role("button", name="One worker less").click()
@@ -252,7 +341,11 @@ def steer(visitor: Visitor, gate: Path) -> None:
     page.get_by_role("button", name="Clone", exact=True).click()
     visitor.says("goes on from epoch")
     page.get_by_role("button", name="Clone…").click()
-    page.locator(".fields label", has_text="width").locator("input").fill('"wide"')
+    page.get_by_label("Train up to this epoch").fill("0.5")
+    page.locator("dialog form").evaluate("form => form.noValidate = true")
+    page.get_by_role("button", name="Clone", exact=True).click()
+    page.wait_for_selector("dialog [role=alert] >> text=Refused")
+    visitor.picture("refused")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Delete…").click()
     page.get_by_role("button", name="Delete t0002").click()

@@ -15,6 +15,7 @@ NAME/
   trial_runs.json   rates of strategies for teams, with parallelism="auto"
   workers.json      how the workers of a run are, every few seconds: memory, last sign of life
   replays.json      verdicts of replays, by trial
+  notes.json        notes and tags, by trial
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 
@@ -82,6 +83,7 @@ class RunFolder:
         self.trial_runs_file = path / "trial_runs.json"
         self.health_file = path / "workers.json"
         self.replays_file = path / "replays.json"
+        self.notes_file = path / "notes.json"
         self.checkpoints = path / "checkpoints"
         self.shared = self.checkpoints / SHARED
         self.best = path / "best"
@@ -190,6 +192,17 @@ class RunFolder:
     def replays(self) -> dict[str, Any]:
         """Return the last verdict of each trial that was replayed; empty if they cannot be read."""
         return _measured(self.replays_file)
+
+    def keep_notes(self, notes: dict[str, Any]) -> None:
+        """Write notes and tags. Raise UsageError if the disk does not take them."""
+        try:
+            write_text(self.notes_file, json.dumps(notes) + "\n", durable=True)
+        except OSError as error:
+            raise UsageError(trouble(self.notes_file, error)) from error
+
+    def notes(self) -> dict[str, Any]:
+        """Return notes and tags by trial; empty if they cannot be read."""
+        return _measured(self.notes_file)
 
     def keep_health(self, health: dict[str, Any]) -> None:
         """Write how the workers are, if the disk takes it: a run does not depend on the file."""

@@ -21,6 +21,7 @@ from hopfleet.ui import details
 from hopfleet.ui.board import encoded
 from hopfleet.ui.columns import epochs_block, spans_block
 from hopfleet.ui.metrics import exposition
+from hopfleet.ui.notes import read_notes, write_note
 from hopfleet.ui.shelf import Shelf
 from hopfleet.ui.streaming import SLICE_SECONDS, Channel
 from hopfleet.version import __version__
@@ -95,6 +96,7 @@ class Application:
                 Route(f"{base}/notices", self._notices),
                 Route(f"{base}/requests", self._requests),
                 Route(f"{base}/requests", self._ask, methods=["POST"]),
+                Route(f"{base}/notes", self._note, methods=["POST"]),
                 Route(f"{base}/data", self._data),
                 Route(f"{base}/workers", self._workers),
                 Route(f"{base}/events", self._events),
@@ -173,7 +175,8 @@ class Application:
             board = self._shelf.board(key)
             if key not in self._readers:
                 board.advance(READ_SECONDS)
-            return board.complete, encoded({"key": key, "folder": str(board.folder.path), **board.snapshot()})
+            place = {"key": key, "folder": str(board.folder.path), "notes": read_notes(board.folder)}
+            return board.complete, encoded({**place, **board.snapshot()})
 
         complete, text = await self._read(read)
         if not complete:
@@ -238,12 +241,21 @@ class Application:
 
     # ------------------------------------------------------------------------------------------------- steering
 
+    async def _note(self, request: Request) -> Response:
+        given = await _given(request)
+        key, trial = request.path_params["key"], given.get("trial", "")
+
+        def write() -> str:
+            board = self._shelf.board(key)
+            if trial and (not isinstance(trial, str) or trial not in board.history.trials):
+                raise NotFound(f"{str(trial)[:40]!r}: no such trial; it may have been deleted")
+            return encoded(write_note(board.folder, trial or "", given.get("note", ""), given.get("tags", [])))
+
+        return _json(await self._read(write))
+
     async def _ask(self, request: Request) -> Response:
-        try:
-            given = json.loads(await request.body())
-        except (ClientDisconnect, ValueError, RecursionError):
-            return _json(encoded({"error": "the body is no JSON of an acceptable size"}), 400)
-        name, arguments = (given.get("request"), given.get("arguments", {})) if isinstance(given, dict) else ("", {})
+        given = await _given(request)
+        name, arguments = given.get("request"), given.get("arguments", {})
         if not isinstance(name, str) or name not in REQUESTS or not isinstance(arguments, dict):
             known = ", ".join(sorted(REQUESTS))
             return _json(encoded({"error": f"request: must be one of {known}, with an object of arguments"}), 400)
@@ -283,6 +295,17 @@ class Application:
             takes = ", ".join(REQUESTS[name])
             return _json(encoded({"error": f"{name} takes {takes}; the first is missing"}), 400)
         return _json(encoded({"granted": True, "text": text}))
+
+
+async def _given(request: Request) -> dict[str, Any]:
+    """Return the body of a request. Raise UsageError unless it is an object in JSON."""
+    try:
+        given = json.loads(await request.body())
+    except (ClientDisconnect, ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise UsageError("the body is no object in JSON of an acceptable size")
+    return given
 
 
 def _files() -> list[tuple[str, Path]]:

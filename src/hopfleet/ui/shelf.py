@@ -21,6 +21,7 @@ from hopfleet.runs.state import bytes_on_disk
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.ui.board import Board, glance
 from hopfleet.ui.metrics import Figure, figures_of
+from hopfleet.ui.notes import read_notes
 
 OPEN, OPEN_RUNNING = 8, 64
 """Boards that stay open: those looked at last, and those of running experiments."""
@@ -129,7 +130,7 @@ class Shelf:
         while self._unseen and clocks.monotonic() < until:
             if (entry := self._entries.get(self._unseen.popleft())) is not None:
                 with contextlib.suppress(HopfleetError, OSError):  # told when the journal is read
-                    entry.line = glance(entry.folder)
+                    entry.line = {**glance(entry.folder), **_noted(entry.folder)}
         while self._unread and clocks.monotonic() < until:
             key = self._unread[0]
             if key not in self._entries or self._read(key, self._entries[key], until):
@@ -151,7 +152,7 @@ class Shelf:
                     self._boards[key] = board
                     entry.line = {**board.summary(), "reading": True}
                     return False
-            entry.line, entry.figures = board.summary(), list(figures_of(board))
+            entry.line, entry.figures = {**board.summary(), **_noted(entry.folder)}, list(figures_of(board))
             if stamp[-1]:
                 self._boards[key] = board
         except (HopfleetError, OSError) as error:
@@ -196,6 +197,10 @@ def scanned(base: Path) -> list[RunFolder]:
     return [folder for _, folder in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
+def _noted(folder: RunFolder) -> dict[str, Any]:
+    return read_notes(folder).get("", {})
+
+
 def _runs(entry: Entry) -> bool:
     return bool(entry.stamp and entry.stamp[-1])
 
@@ -204,7 +209,7 @@ def _stamp(folder: RunFolder) -> Stamp:
     """Return what changes when the journal does: times and sizes of files, and whether the experiment runs."""
     journal = folder.journal_file
     found: list[int] = []
-    for path in (folder.definition_file, journal, journal.with_name(f"{journal.name}-wal")):
+    for path in (folder.definition_file, folder.notes_file, journal, journal.with_name(f"{journal.name}-wal")):
         status = None
         with contextlib.suppress(OSError):
             status = path.stat()

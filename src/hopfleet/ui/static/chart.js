@@ -17,8 +17,8 @@ function fitted(canvas, width, height) {
 }
 
 // `draw(pen, look, width, height)` draws the data when `stamp` changes; `over(pen, look, width, height, point)` draws
-// what follows the pointer. `onSelect(box)` gets a dragged box, `onPick(point)` a click, `onReset()` a double click.
-export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSelect, onPick, onReset, onWheel, tools }) {
+// what follows the pointer. `stops(width)` are the points between which the arrow keys go; without it, they go by steps. `onSelect(box)` gets a dragged box, `onPick(point)` a click, `onReset()` a double click.
+export function Chart({ name, label, height = 320, stamp, draw, over, rows, stops, onSelect, onPick, onReset, onWheel, tools }) {
   const frame = useRef(null);
   const base = useRef(null);
   const top = useRef(null);
@@ -122,7 +122,8 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
     const now = point.current ?? { x: width / 2, y: height / 2 };
     if (moves[event.key]) {
       const [x, y] = moves[event.key];
-      point.current = { x: Math.min(width, Math.max(0, now.x + x)), y: Math.min(height, Math.max(0, now.y + y)) };
+      const stop = nearestStop(stops?.(width) ?? [], point.current, now, Math.sign(x), Math.sign(y));
+      point.current = stop ?? { x: Math.min(width, Math.max(0, now.x + x)), y: Math.min(height, Math.max(0, now.y + y)) };
     } else if (event.key === "Enter" || event.key === " ") onPick?.(now, width);
     else if (event.key === "+" || event.key === "=") onSelect?.({ from: { x: now.x - width / 4, y: now.y }, to: { x: now.x + width / 4, y: now.y }, width });
     else if (event.key === "-") onReset?.();
@@ -182,6 +183,20 @@ export function Chart({ name, label, height = 320, stamp, draw, over, rows, onSe
       <span class="hidden" role="status">${said}</span>
     </div>
   </figure>`;
+}
+
+// The point that lies next in a direction; at first, the one nearest to the middle.
+function nearestStop(stops, from, now, right, down) {
+  let best = null;
+  for (const stop of stops) {
+    const [dx, dy] = [stop.x - now.x, stop.y - now.y];
+    const along = dx * right + dy * down;
+    const aside = Math.abs(dx * down) + Math.abs(dy * right);
+    if (from && along < 0.5) continue;
+    const cost = from ? along + 3 * aside : Math.hypot(dx, dy);
+    if (!best || cost < best.cost) best = { cost, stop };
+  }
+  return best?.stop ?? (from && stops.length ? from : null);
 }
 
 function cross(pen, look, { x, y }) {

@@ -233,6 +233,12 @@ export function Curves({ feed, metric, query, setQuery, height = 360, only, pinn
     over=${over}
     rows=${rows}
     tools=${tools}
+    stops=${(width) => {
+      if (!view) return [];
+      const { box, x, y } = scales(width);
+      const points = found.flatMap(({ xs, ys }) => Array.from(xs, (value, place) => ({ x: x(value), y: y(ys[place]) })));
+      return points.filter((point) => point.x >= box.left - 1 && point.x <= box.right + 1 && point.y >= box.top && point.y <= box.bottom);
+    }}
     onSelect=${select}
     onPick=${(point, width) => {
       const near = nearest(point, width);

@@ -4,6 +4,7 @@ import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Curves } from "./curves.js";
 import { duration, moment, number, percent, short, size } from "./format.js";
 import { Leaderboard } from "./leaderboard.js";
+import { Notes } from "./notes.js";
 import { Bar, Facts, State, useFeed, useLoaded, usePage, useTick } from "./parts.js";
 import { Importance, Lineage, Pareto, Parallel, Rungs } from "./plots.js";
 import { Schedule } from "./schedule.js";
@@ -53,6 +54,7 @@ export function Experiment({ name, tab, trial, query, setQuery }) {
   };
   return html`<main>
     <${Header} feed=${feed} />
+    ${!trial && html`<${Notes} feed=${feed} />`}
     ${feed.problem && html`<p class="bad" role="alert">${feed.problem}</p>`}
     ${trial
       ? html`<${Trial} feed=${feed} id=${trial} query=${query} setQuery=${setQuery} />`
@@ -189,6 +191,7 @@ function Trial({ feed, id, query, setQuery }) {
       ["seed", String(found.seed)],
       row.level ? ["priority", String(row.level)] : null,
     ]} />
+    <${Notes} feed=${feed} trial=${id} />
     ${found.reason && html`<p class=${row.state === "failed" ? "bad" : "muted"}>${found.reason}</p>`}
     ${found.traceback && html`<details open><summary>Traceback</summary><pre class="log">${found.traceback}</pre></details>`}
     <div class="sides">

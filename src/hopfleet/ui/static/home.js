@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Chart } from "./chart.js";
 import { moment, number, percent, plural, short, size } from "./format.js";
+import { Tags } from "./notes.js";
 import { Bar, Facts, Spark, State, useFeed, usePage } from "./parts.js";
 import { extent, lines } from "./curves.js";
 import { SMALL, axes, clockText, scale, style, ticks, timeTicks, trialColor } from "./pen.js";
@@ -15,7 +16,7 @@ export function Home({ query, setQuery }) {
   const [chosen, setChosen] = useState([]);
   const wanted = (query.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   const matches = (each) => {
-    const text = [each.name, each.defined, each.task, each.search, each.held ? "paused" : each.state, each.metric].join(" ").toLowerCase();
+    const text = [each.name, each.defined, each.task, each.search, each.held ? "paused" : each.state, each.metric, each.note, ...(each.tags ?? [])].join(" ").toLowerCase();
     return wanted.every((word) => text.includes(word));
   };
   useEffect(() => {
@@ -51,14 +52,14 @@ export function Home({ query, setQuery }) {
     ${chosen.length > 1 && html`<p><a class="button main" href=${`#/compare?${chosen.map((key) => `x=${encodeURIComponent(key)}`).join("&")}`}>Compare ${chosen.length} experiments</a></p>`}
     ${found.length > 0 &&
     html`<div class="tools"><div class="choices">
-      <input id="filter" type="search" class="filter" placeholder="search: name, task, state" aria-label="Search experiments" value=${query.q ?? ""} onInput=${(event) => setQuery({ q: event.target.value }, true)} />
+      <input id="filter" type="search" class="filter" placeholder="search: name, task, state, tag" aria-label="Search experiments" value=${query.q ?? ""} onInput=${(event) => setQuery({ q: event.target.value }, true)} />
       <span class="muted" role="status">${shown.length < found.length ? `${shown.length} of ` : ""}${plural(found.length, "experiment")}${reading ? `, reading ${reading}` : ""}</span></div></div>
     <div class="scroll card" tabindex="0" role="region" aria-label="Experiments"><table class="list">
       <thead><tr><th scope="col"><span class="hidden">Compare</span></th><th scope="col">experiment</th><th scope="col">state</th><th scope="col">progress</th><th scope="col">trials</th><th scope="col">best</th><th scope="col">curve</th><th scope="col">updated</th><th scope="col" class="right">size</th></tr></thead>
       <tbody>${shown.map(
         (each) => html`<tr key=${each.key}>
           <td>${!each.problem && !each.reading && html`<input type="checkbox" aria-label=${`Compare ${each.key}`} checked=${chosen.includes(each.key)} onChange=${() => choose(each.key)} />`}</td>
-          <td><a href=${`#/x/${encodeURIComponent(each.key)}`}>${each.name}</a><div class="muted">${each.problem ? short(each.problem, 160) : [each.task, each.search, each.defined && each.defined !== each.name ? `made as ${each.defined}` : ""].filter(Boolean).join(" · ")}</div></td>
+          <td><a href=${`#/x/${encodeURIComponent(each.key)}`}>${each.name}</a><div class="muted">${each.problem ? short(each.problem, 160) : [each.task, each.search, each.defined && each.defined !== each.name ? `made as ${each.defined}` : ""].filter(Boolean).join(" · ")}</div><${Tags} tags=${each.tags} /></td>
           <td><${State} state=${each.held ? "paused" : each.state} /></td>
           <td>${each.units && html`<${Bar} fraction=${each.fraction} label=${`Progress of ${each.name}`} /><div class="muted">${each.units}${each.state === "running" && each.remaining ? ` · ${each.remaining}` : ""}</div>`}</td>
           <td>${Object.entries(each.counts ?? {}).map(([state, count]) => `${count} ${state}`).join(", ")}</td>

@@ -4,6 +4,7 @@ import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { csv, number, save, short } from "./format.js";
 import { LEADERS, style } from "./pen.js";
 import { varyingKeys } from "./plots.js";
+import { Tags } from "./notes.js";
 import { State } from "./parts.js";
 import { Views, chosenColumns } from "./views.js";
 
@@ -23,6 +24,7 @@ export function columnsOf(feed) {
     { name: "epochs", right: true, read: (trial) => trial.trained, show: (trial) => `${trial.trained}/${trial.epochs}` },
     ...first.map(metricColumn),
     ...(limits.length ? [{ name: "feasible", read: (trial) => (trial.feasible ? "yes" : "no") }] : []),
+    ...(trials.some((trial) => feed.notes[trial.id]) ? [{ name: "tags", read: (trial) => feed.notes[trial.id]?.tags.join(", ") || undefined }] : []),
     ...(trials.some((trial) => trial.parent) ? [{ name: "from", read: (trial) => trial.source }] : []),
     ...keys.map((key) => ({ name: key, kind: "config", read: (trial) => trial.config[key] })),
     ...others.map(metricColumn),
@@ -37,13 +39,14 @@ const compare = (a, b) => {
 };
 
 // "state=running lr<0.01 relu": comparisons with columns, and words that occur anywhere in the row.
-export function filterOf(text, columns) {
+export function filterOf(text, columns, notes = {}) {
   const names = new Map(columns.flatMap((column) => [[column.name.split(".").pop(), column], [column.name, column]]));
   const tests = text.split(/\s+/).filter(Boolean).map((term) => {
     const found = /^(.+?)(<=|>=|!=|=|<|>)(.+)$/.exec(term);
     const column = found && names.get(found[1]);
-    if (!column) return (trial) => `${trial.id} ${trial.state} ${trial.source} ${JSON.stringify(trial.config)}`.toLowerCase().includes(term.toLowerCase());
+    if (!column) return (trial) => `${trial.id} ${trial.state} ${trial.source} ${JSON.stringify(trial.config)} ${JSON.stringify(notes[trial.id] ?? "")}`.toLowerCase().includes(term.toLowerCase());
     const [, , sign, wanted] = found;
+    if (column.name === "tags") return (trial) => (notes[trial.id]?.tags ?? []).includes(wanted) !== (sign === "!=");
     return (trial) => {
       const value = column.name === "trial" ? trial.id : column.read(trial);
       const both = typeof value === "number" && wanted.trim() !== "" && Number.isFinite(Number(wanted));
@@ -65,7 +68,7 @@ export function Leaderboard({ feed, query, setQuery, href, pinned, onPin, ids })
   const columns = chosenColumns(all, query);
   const leaders = feed.leaders();
   const ranks = new Map(leaders.map((trial, place) => [trial.id, place]));
-  const keep = filterOf(query.q ?? "", all);
+  const keep = filterOf(query.q ?? "", all, feed.notes);
   let trials = leaders.filter(keep);
   if (ids) trials = trials.filter((trial) => ids.has(trial.id));
   const sorted = all.find((column) => column.name === query.sort);
@@ -86,6 +89,7 @@ export function Leaderboard({ feed, query, setQuery, href, pinned, onPin, ids })
   const cell = (column, trial) => {
     if (column.name === "trial") return html`<td><a href=${href(trial.id)}>${trial.id}</a>${trial.level > 0 && html` <span class="tag" title="trains first">↑</span>`}</td>`;
     if (column.name === "state") return html`<td title=${trial.reason}><${State} state=${trial.state} /></td>`;
+    if (column.name === "tags") return html`<td title=${feed.notes[trial.id]?.note}><${Tags} tags=${feed.notes[trial.id]?.tags} /></td>`;
     const value = column.read(trial);
     const text = column.show ? column.show(trial) : typeof value === "number" ? number(value) : value === undefined || value === "" ? "–" : short(value);
     return html`<td class=${`${typeof value === "number" || column.right || column.kind ? "right" : ""} ${column.main ? "strong" : ""}`} title=${typeof value === "string" && value.length > 24 ? value : undefined}>${text}</td>`;

@@ -443,6 +443,7 @@ export function Pareto({ feed, query, setQuery, onOpen }) {
   const tools = html`<label>across ${pick("px", first)}</label><label>up ${pick("py", second)}</label><span class="muted">${front.length} on the front</span>`;
   return html`<${Chart} name=${`${feed.key}-pareto`} label=${`Pareto front of ${first} and ${second}: ${front.length} of ${points.length} trials`} height=${height}
     stamp=${[feed.version, first, second].join("|")} draw=${draw} over=${over} tools=${tools}
+    stops=${(width) => (points.length ? points.map((point) => ({ x: scales(width).x(point.x), y: scales(width).y(point.y) })) : [])}
     rows=${() => [["trial", first, second, "on the front"], ...points.map((point) => [point.trial.id, point.x, point.y, Number(onFront.has(point.trial.id))])]}
     onPick=${(point, width) => {
       const near = nearest(point, width);

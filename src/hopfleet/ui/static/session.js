@@ -106,6 +106,16 @@ export async function ask(experiment, request, args = {}) {
   }
 }
 
+export async function note(experiment, trial, text, tags) {
+  const response = await call(`api/experiments/${encodeURIComponent(experiment)}/notes`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ trial, note: text, tags }),
+    signal: AbortSignal.timeout(ANSWER),
+  });
+  return response.json();
+}
+
 // A stream of events, until it is closed. `onEnd(failure)` is called if it ends by itself.
 export function stream(path, onEvent, onEnd) {
   const stop = new AbortController();

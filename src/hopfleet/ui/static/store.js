@@ -76,6 +76,7 @@ export class Feed {
     this.header = null;
     this.trials = new Map();
     this.workers = [];
+    this.notes = {}; // by trial, and of the experiment under an empty name
     this.number = 0;
     this.asked = 0; // grows with each request in the journal
     this.version = 0; // grows with each update
@@ -153,6 +154,7 @@ export class Feed {
     this.header = found.header;
     this.definition = found.definition;
     this.folder = found.folder;
+    this.notes = found.notes ?? {};
     this.trials = new Map(found.trials.map((trial) => [trial.id, trial]));
     this.workers = found.workers;
     this.rows = [];
