@@ -112,7 +112,7 @@ def test_no_socket_has_a_name_or_a_port() -> None:
     # To Ray's own ports, to see whether they answer; and to other members of a team.
     assert made <= here | {"socket.create_connection", "socket.create_server"}
     ports = {
-        "companion.py",  # finds a port for the page, which asks for a token
+        "companion.py",  # finds a port for the page, which asks for a session
         "meeting.py",  # admits those who prove that they know a secret
         "team.py",  # for PyTorch's store: on the network between nodes, which must be private, as for Ray
         "links.py",  # sends zeros, to measure that network

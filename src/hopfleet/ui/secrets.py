@@ -43,7 +43,7 @@ def checked_token(token: str | None) -> str | None:
 
 
 class Codes:
-    """Codes that work once. Whoever has the key can make them, so a process can open the server that it started."""
+    """Codes that work once. A process that knows the key can make them, and so open the server that it started."""
 
     def __init__(self, key: str | None = None, clock: Callable[[], float] = clocks.time) -> None:
         self.key = key or secrets.token_hex(32)

@@ -53,7 +53,7 @@ class Shelf:
         self._named = named
         self._boards: dict[str, Board] = {}
         self._entries: dict[str, Entry] = {}  #: of all experiments at the last scan, the newest first
-        self._unseen: deque[str] = deque()  #: keys of which nothing is known, the newest first
+        self._unseen: deque[str] = deque()  #: keys without a line, the newest first
         self._unread: deque[str] = deque()  #: keys whose journals have changed since they were read
         self._unmeasured: deque[str] = deque()
 
