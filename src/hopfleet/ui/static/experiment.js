@@ -8,10 +8,11 @@ import { Notes } from "./notes.js";
 import { Bar, Facts, State, useFeed, useLoaded, usePage, useTick } from "./parts.js";
 import { Importance, Lineage, Pareto, Parallel, Rungs } from "./plots.js";
 import { Schedule } from "./schedule.js";
+import { History, Slices } from "./slices.js";
 import { ExperimentButtons, TrialButtons } from "./steering.js";
 import { get } from "./session.js";
 
-export const TABS = ["overview", "curves", "schedule", "parallel", "importance", "rungs", "lineage", "pareto", "workers", "requests", "data"];
+export const TABS = ["overview", "curves", "schedule", "parallel", "history", "slices", "importance", "rungs", "lineage", "pareto", "workers", "requests", "data"];
 
 const HEALTH = 2000; // milliseconds between two looks at the health of workers
 
@@ -44,6 +45,8 @@ export function Experiment({ name, tab, trial, query, setQuery }) {
     curves: () => html`<div class="card"><${Curves} ...${common} metric=${metric} height=${520} pinned=${pinned} onPin=${pin} /><p class="legend muted">Drag to zoom, double-click to show all, click a curve to pin it.</p></div>`,
     schedule: () => html`<div class="card"><${Schedule} ...${common} /></div>`,
     parallel: () => html`<div class="card"><${Parallel} ...${common} onFilter=${(trials) => (setPinned(new Set(trials.map((each) => each.id))), go(at(name)))} /></div>`,
+    history: () => html`<div class="card"><${History} ...${common} /></div>`,
+    slices: () => html`<div class="card"><${Slices} ...${common} /></div>`,
     importance: () => html`<div class="card"><${Importance} ...${common} /></div>`,
     rungs: () => html`<div class="card"><${Rungs} ...${common} /></div>`,
     lineage: () => html`<div class="card"><${Lineage} ...${common} /></div>`,

@@ -139,8 +139,8 @@ export function Compare({ query, setQuery }) {
       .sort((a, b) => a.y - b.y);
     labels.forEach((label, place) => (label.y = Math.max(label.y, place ? labels[place - 1].y + 14 : box.top)));
     found.forEach((line, index) => {
-      pen.strokeStyle = trialColor(index + 1, look);
-      pen.setLineDash(style(index + 1).dash);
+      pen.strokeStyle = trialColor(index, look);
+      pen.setLineDash(style(index).dash);
       pen.lineWidth = 2;
       pen.beginPath();
       line.xs.forEach((value, place) => (place ? pen.lineTo(x(value), y(line.ys[place])) : pen.moveTo(x(value), y(line.ys[place]))));
@@ -152,7 +152,7 @@ export function Compare({ query, setQuery }) {
     pen.textAlign = "left";
     pen.textBaseline = "middle";
     for (const label of labels) {
-      pen.fillStyle = trialColor(label.index + 1, look);
+      pen.fillStyle = trialColor(label.index, look);
       pen.fillText(label.text, box.right + 6, label.y);
     }
   };

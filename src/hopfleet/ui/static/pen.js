@@ -24,7 +24,7 @@ export function theme() {
 export const LEADERS = 5; // trials that stand out
 
 // A trial keeps its colour and its dashes for good, in all charts: they follow from its number, not from its rank.
-export const style = (number) => ({ color: (number - 1 + 24) % COLORS, dash: DASHES[Math.floor((number - 1 + 24) / COLORS) % DASHES.length] });
+export const style = (number) => ({ color: number % COLORS, dash: DASHES[Math.floor(number / COLORS) % DASHES.length] });
 export const trialColor = (number, look) => look.strong[style(number).color];
 
 export function shade(merit, look) {
