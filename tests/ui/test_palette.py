@@ -61,6 +61,6 @@ def test_every_colour_stands_out_from_the_background(theme: int) -> None:
 @pytest.mark.parametrize("theme", [0, 1, 2])
 @pytest.mark.parametrize("eyes", SEEN)
 def test_colours_are_told_apart(theme: int, eyes: str) -> None:
-    """A difference of 10 is seen at a glance; dashes tell more trials apart, whatever the eyes."""
+    """A difference of 2 can be seen, and one of 10 at a glance."""
     seen = [lab(np.array(SEEN[eyes]) @ color) for color in palettes()[theme][1]]
-    assert min(float(np.linalg.norm(one - other)) for one, other in itertools.combinations(seen, 2)) > 10
+    assert min(float(np.linalg.norm(one - other)) for one, other in itertools.combinations(seen, 2)) > 20

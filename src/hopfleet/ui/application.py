@@ -24,6 +24,7 @@ from hopfleet.ui.metrics import exposition
 from hopfleet.ui.notes import read_notes, write_note
 from hopfleet.ui.shelf import Shelf
 from hopfleet.ui.streaming import SLICE_SECONDS, Channel
+from hopfleet.ui.words import in_words
 from hopfleet.version import __version__
 
 try:
@@ -290,7 +291,7 @@ class Application:
         try:
             text = await asyncio.get_running_loop().run_in_executor(self._askers, ask)
         except UsageError as refusal:
-            return _json(encoded({"granted": False, "text": str(refusal)}))
+            return _json(encoded({"granted": False, "text": in_words(str(refusal))}))
         except TypeError:  # a required argument is missing
             takes = ", ".join(REQUESTS[name])
             return _json(encoded({"error": f"{name} takes {takes}; the first is missing"}), 400)

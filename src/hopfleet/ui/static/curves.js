@@ -159,9 +159,17 @@ export function Curves({ feed, metric, query, setQuery, height = 360, only, pinn
     pen.textAlign = "left";
     pen.textBaseline = "middle";
     for (const label of labels) {
-      pen.fillStyle = trialColor(numberOf(label.line), look);
-      pen.fillText(label.line.trial, box.right + 6, label.at);
+      pen.strokeStyle = trialColor(numberOf(label.line), look);
+      pen.setLineDash(style(numberOf(label.line)).dash);
+      pen.lineWidth = 2;
+      pen.beginPath();
+      pen.moveTo(box.right + 6, label.at);
+      pen.lineTo(box.right + 24, label.at);
+      pen.stroke();
+      pen.fillStyle = look.ink;
+      pen.fillText(label.line.trial, box.right + 28, label.at);
     }
+    pen.setLineDash([]);
   };
 
   const nearest = (point, width) => {
