@@ -74,7 +74,7 @@ def test_a_list_is_one_scan_and_reads_each_journal_once(own_home: Path, counts: 
     assert text.count("hopfleet_units_total{") == count
     assert f'hopfleet_experiments{{state="finished"}} {float(count)}' in text
     counts.clear()
-    assert all("reading" not in line for line in shelf.summaries(0.0))
+    assert all("reading" not in line for line in shelf.summaries(60.0))
     assert counts == {"scans": 1}, "nothing has changed, so nothing is read again"
 
 
