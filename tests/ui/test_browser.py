@@ -159,6 +159,30 @@ def test_columns_views_notes_and_search(chromium: Any, server: Server, home: Pat
     (home / "asha" / "notes.json").unlink()
 
 
+def test_pinned_trials_are_deleted_together(chromium: Any, home: Path) -> None:
+    import shutil
+
+    shutil.copytree(home / "asha", home / "bulk")
+    with Server(home) as own:
+        visitor = Visitor(chromium, own)
+        page = visitor.page
+        visitor.go("#/x/bulk")
+        page.get_by_label("Pin t0002", exact=True).check()
+        page.get_by_label("Pin t0003", exact=True).check()
+        page.get_by_role("button", name="Delete 2…").click()
+        page.get_by_role("button", name="Delete 2 trials").dblclick()
+        visitor.says("deleted 2 trials")
+        page.wait_for_selector(".bulk", state="detached")
+        visitor.go("#/x/bulk/requests")
+        until(lambda: page.locator("main tbody tr").count() == 2, "two requests, in spite of the double click")
+        visitor.go("#/x/bulk")
+        page.get_by_label("Pin all").check()
+        page.wait_for_selector("text=20 pinned")
+        assert visitor.problems == []
+        visitor.context.close()
+    shutil.rmtree(home / "bulk")
+
+
 def test_a_chart_is_explored_with_the_keyboard(chromium: Any, server: Server) -> None:
     visitor = Visitor(chromium, server, forced_colors="active")
     page = visitor.page

@@ -32,8 +32,8 @@ export function Experiment({ name, tab, trial, query, setQuery }) {
   if (feed.problem && !feed.ready) return html`<main><h1>${name}</h1><p class="bad" role="alert">${feed.problem}</p><p><a href="#/">All experiments</a></p></main>`;
   if (!feed.ready) return html`<main><h1>${name}</h1><p class="muted empty">reading the journal…</p></main>`;
   const pin = (id) => {
-    const next = new Set(id === null ? [] : pinned);
-    if (id !== null) next.has(id) ? next.delete(id) : next.add(id);
+    const next = new Set(id === null ? [] : Array.isArray(id) ? id : pinned);
+    if (typeof id === "string") next.has(id) ? next.delete(id) : next.add(id);
     setPinned(next);
   };
   const open = (id) => go(at(name, "t", id));

@@ -6,6 +6,7 @@ import { LEADERS, style } from "./pen.js";
 import { varyingKeys } from "./plots.js";
 import { Tags } from "./notes.js";
 import { State } from "./parts.js";
+import { BulkButtons } from "./steering.js";
 import { Views, chosenColumns } from "./views.js";
 
 const ROWS = 100;
@@ -103,11 +104,12 @@ export function Leaderboard({ feed, query, setQuery, href, pinned, onPin, ids })
       </div>
       <div class="downloads"><${Views} columns=${all} query=${query} setQuery=${setQuery} /><button type="button" class="small" onClick=${download}>CSV</button></div>
     </div>
+    ${onPin && pinned.size > 0 && html`<${BulkButtons} feed=${feed} trials=${leaders.filter((trial) => pinned.has(trial.id))} onDone=${() => onPin(null)} />`}
     <div class="scroll" tabindex="0" role="region" aria-label="Table of trials">
       <table class="board">
         <thead><tr>
           <th scope="col" class="right">#</th>
-          ${onPin && html`<th scope="col"><span class="hidden">Pinned</span></th>`}
+          ${onPin && html`<th scope="col"><input type="checkbox" aria-label="Pin all" title="Pin all" checked=${trials.length > 0 && trials.every((trial) => pinned.has(trial.id))} onChange=${(event) => onPin(event.target.checked ? trials.map((trial) => trial.id) : null)} /></th>`}
           ${columns.map(
             (column) => html`<th scope="col" class=${column.kind || column.right ? "right" : ""} aria-sort=${query.sort === column.name ? (query.dir === "down" ? "descending" : "ascending") : "none"}>
               <button type="button" class="head" title=${column.name} onClick=${() => sort(column.name)}>${short(column.name, 22)}${query.sort === column.name ? (query.dir === "down" ? " ▾" : " ▴") : ""}</button></th>`,

@@ -101,7 +101,7 @@ export async function ask(experiment, request, args = {}) {
     });
     return await response.json();
   } catch (error) {
-    if (error instanceof Failure) return { granted: false, text: error.message };
+    if (error instanceof Failure) return { granted: false, text: error.message, later: error.status === 429 };
     return { granted: false, text: "the server has not answered in time; the requests view tells whether it heard of this" };
   }
 }

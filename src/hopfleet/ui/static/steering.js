@@ -5,6 +5,7 @@ import { plural, short } from "./format.js";
 import { Dialog, usePage, useServer } from "./parts.js";
 import { ask, get } from "./session.js";
 
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 const HOLD = 500; // milliseconds for which buttons rest after a click, so that a double click is one
 
 // A function that makes one request at a time, and whether buttons rest. A dialog shows a refusal itself.
@@ -17,7 +18,7 @@ export function useSteering(feed) {
     if (lock.current) return null;
     lock.current = true;
     setRests(true);
-    const held = new Promise((resolve) => setTimeout(resolve, HOLD));
+    const held = pause(HOLD);
     const { granted, text } = await ask(feed.key, request, args);
     const back = granted && undo ? undo(text) : null;
     if (granted || !shown) tell({ text: granted ? text : `Refused: ${text}`, kind: granted ? "good" : "bad", undo: back && (() => held.then(() => send(...back))) });
@@ -47,11 +48,14 @@ function parsed(text) {
 // A form in a dialog. `act()` returns the answer to its request; a refusal is shown above the buttons.
 function Form({ title, label, act, rests, onClose, disabled, children }) {
   const [problem, setProblem] = useState("");
+  const busy = useRef(false);
   const submit = async (event) => {
     event.preventDefault();
-    if (rests || disabled) return;
+    if (rests || disabled || busy.current) return;
+    busy.current = true;
     setProblem("");
-    const answer = await act();
+    const [answer] = await Promise.all([act(), pause(HOLD)]); // the second click of two must not hit what lies behind
+    busy.current = false;
     if (answer?.granted) onClose(true);
     else if (answer) setProblem(answer.text);
   };
@@ -145,6 +149,50 @@ export function TrialButtons({ feed, trial, onDeleted }) {
     ${open === "delete" &&
     html`<${Form} title=${`Delete ${trial.id}?`} label=${`Delete ${trial.id}`} act=${() => send("delete", args, null, true)} rests=${rests} onClose=${(done) => (close(), done && onDeleted?.())}>
       <p>The trial and its models go; only the journal keeps a record. This cannot be undone.</p>
+    </${Form}>`}
+  </div>`;
+}
+
+const LATER = 10000; // milliseconds after which the server takes more requests
+
+// The same request for several trials, one after the other.
+export function BulkButtons({ feed, trials, onDone }) {
+  const { readOnly, tell } = usePage();
+  const [open, setOpen] = useState(false);
+  const [done, setDone] = useState(null); // trials that were asked for so far
+  const silent = useServer() !== "online";
+  if (readOnly) return null;
+  const live = trials.filter((trial) => ["pending", "running", "paused"].includes(trial.state));
+  const rests = silent || done !== null;
+  const all = async (chosen, request, what, args = () => ({})) => {
+    const refused = [];
+    let count = 0;
+    setDone(0);
+    for (const trial of chosen) {
+      let answer = await ask(feed.key, request, { trial: trial.id, ...args(trial) });
+      while (answer.later) {
+        await pause(LATER);
+        answer = await ask(feed.key, request, { trial: trial.id, ...args(trial) });
+      }
+      answer.granted ? count++ : refused.push(`${trial.id}: ${answer.text}`);
+      setDone(count + refused.length);
+    }
+    setDone(null);
+    feed.asked++;
+    feed.changed(true);
+    const why = refused.length ? `; ${refused.length} refused (${refused[0]})` : "";
+    tell({ text: `${what} ${plural(count, "trial")}${why}`, kind: refused.length ? "bad" : "good" });
+    return { granted: true, text: "" };
+  };
+  return html`<div class="buttons bulk" role="group" aria-label="Steer the pinned trials">
+    <span class="muted" role="status">${done === null ? `${trials.length} pinned` : `${done} of ${trials.length}…`}</span>
+    ${live.length > 0 && html`<button type="button" class="small" disabled=${rests} onClick=${() => all(live, "stop", "stopped")}>Stop ${live.length}</button>
+      <button type="button" class="small" disabled=${rests} onClick=${() => all(live, "prioritise", "trains first:", (trial) => ({ level: trial.level + 1 }))}>Train ${live.length} first</button>`}
+    <button type="button" class="small danger" disabled=${rests} onClick=${() => setOpen(true)}>Delete ${trials.length}…</button>
+    <button type="button" class="small" onClick=${onDone}>Unpin</button>
+    ${open &&
+    html`<${Form} title=${`Delete ${plural(trials.length, "trial")}?`} label=${`Delete ${plural(trials.length, "trial")}`} act=${() => all(trials, "delete", "deleted")} rests=${rests} onClose=${(gone) => (setOpen(false), gone && onDone())}>
+      <p>${trials.slice(0, 12).map((trial) => trial.id).join(", ")}${trials.length > 12 ? " and more" : ""}. The trials and their models go; only the journal keeps a record. This cannot be undone.</p>
     </${Form}>`}
   </div>`;
 }
