@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.transformers.task import TransformersTask as TransformersTask
+    from hopfleet.frameworks.whole_set import WholeSet as WholeSet
     from hopfleet.runs.bundle import Bundle as Bundle
     from hopfleet.runs.bundle import load_bundle as load_bundle
     from hopfleet.runs.control import Control as Control
@@ -188,6 +189,7 @@ _HOMES = {
     "TrialResult": "hopfleet.runs.trial_result",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",
+    "WholeSet": "hopfleet.frameworks.whole_set",
     "WorkerOptions": "hopfleet.experiment.options",
 }
 

@@ -72,8 +72,8 @@ class InferenceController:
             if isinstance(message, RunUnit):
                 self._attempts = max(self._attempts, message.attempt)
             elif isinstance(message, UnitFinished) and message.unit in self._left and kept(message.unit):
-                self._waiting.remove(message.unit)
                 self._finish(message)
+        self._waiting = deque(unit for unit in self._waiting if unit in self._left)
 
     def take(self, events: Iterable[Event]) -> list[Message]:
         """Return the events that count, followed by the commands that they lead to."""
@@ -104,9 +104,15 @@ class InferenceController:
         return True
 
     def _finish(self, event: UnitFinished) -> None:
-        self._left.remove(event.unit)
+        """Add the metrics of a partition; those of an evaluation of all partitions take the place of the others."""
         candidate = self._candidates[event.unit.trial]
-        candidate.sums = add([candidate.sums, event.sums])
+        if event.whole:
+            candidate.sums = dict(event.sums)
+            self._left = {unit for unit in self._left if unit.trial != event.unit.trial}
+            self._waiting = deque(unit for unit in self._waiting if unit in self._left)
+        elif event.unit in self._left:
+            self._left.remove(event.unit)
+            candidate.sums = add([candidate.sums, event.sums])
 
     def _ends(self, worker: str, attempt: int | None) -> bool:
         """Whether this is the end of a running attempt; its worker is idle then."""
@@ -121,6 +127,8 @@ class InferenceController:
         if lost.worker not in self._running:
             return
         _, unit = self._running.pop(lost.worker)
+        if unit not in self._left:
+            return
         self._losses[unit] = self._losses.get(unit, 0) + 1
         if self._losses[unit] == MAX_LOSSES:
             self.error = f"{unit.trial} failed: {MAX_LOSSES} workers were lost; the last one: {lost.reason}"

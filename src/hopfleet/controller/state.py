@@ -277,7 +277,7 @@ class State:
     def _(self, message: m.UnitFinished) -> None:
         seconds = (message.ended - message.started) * message.share
         self._end_attempt(message.worker, message.attempt)
-        self.schedule.finish(message.worker, message.unit, seconds, message.sums)
+        self.schedule.finish(message.worker, message.unit, seconds, message.sums, whole=message.whole)
         self.losses.forgive(message)
         self.failures.prove()
         self.touch(self.schedule.trials[message.trial])

@@ -176,6 +176,7 @@ class Forecast:
         """Warn of what was found before the run and does not prevent it."""
         task = self.spec.task
         made_by = "the live data set" if task.transform is None else f"{type(task).__name__}.transform"
+        averaged: dict[str, None] = {}
         for number, profile in probed.items():
             config = self.configs[number]
             which = f"the check before the run, with {describe_config(config, list(config), 100)}"
@@ -183,12 +184,19 @@ class Forecast:
                 view.warn(unsteady(made_by, profile.unsteady))
             if profile.varying:
                 view.warn(profile.varying)
+            if profile.averaged:
+                averaged[profile.averaged] = None
             if profile.error:
                 view.warn(f"{which}, failed: {profile.error}")
             if profile.doubt:
                 view.warn(f"{which}: {profile.doubt}")
             if profile.skipped:
                 view.note(f"{which}, left out {profile.skipped}; experiment.check() does everything")
+        for name in averaged:
+            view.warn(
+                f"the metric {name!r} is averaged over batches; if it is not a mean over rows, that is wrong: return "
+                f"{{{name!r}: hop.WholeSet(score, outputs, targets)}} from metrics() instead, scored once over all rows"
+            )
 
 
 def keep_prediction(folder: RunFolder, outline: Outline, found: Profiles) -> None:

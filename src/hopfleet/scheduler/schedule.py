@@ -363,13 +363,19 @@ class Schedule(ScheduleView):
                 for other in list(self.ready.values()):
                     self._refresh(other)
 
-    def finish(self, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum]) -> None:
-        """running -> done."""
+    def finish(
+        self, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum], *, whole: bool = False
+    ) -> None:
+        """running -> done; ``whole`` tells whether an evaluation covered all validation partitions."""
         progress = self._release(self.slots[worker], unit)
         if unit.trains:
             self._finish_training(progress, worker, unit, max(seconds, TINY), sums)
         else:
-            progress.evaluated[unit.partition] = sums
+            if whole:
+                self.gathers = True
+                progress.evaluated = {partition: {} for partition in range(self.valid_partitions)}
+            if unit.partition not in progress.evaluated or whole:
+                progress.evaluated[unit.partition] = sums
             progress.evaluation_seconds = max(progress.evaluation_seconds, seconds)
             self.evaluation_seconds = max(self.evaluation_seconds, seconds)
         self._refresh(progress)

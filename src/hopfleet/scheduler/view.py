@@ -27,6 +27,8 @@ class ScheduleView:
         self.now = 0.0
         self.estimates = estimates or Estimates([1] * partitions)
         self.valid_partitions = valid_partitions
+        #: Whether an evaluation covered all validation partitions; others will do so, too.
+        self.gathers = False
         #: Trials that train, or will as soon as they can.
         self.trials: dict[str, Progress] = {}
         #: Trials that are paused or have ended.
@@ -132,12 +134,15 @@ class ScheduleView:
         return self._ready.able(slot.worker)
 
     def unevaluated(self, progress: Progress) -> Iterator[int]:
-        """Yield the validation partitions that still need an evaluation."""
-        return (
-            partition
-            for partition in range(self.valid_partitions)
-            if partition not in progress.evaluated and partition not in progress.evaluates_on
-        )
+        """Yield the validation partitions that still need an evaluation.
+
+        Where an evaluation is expected to cover all of them, the others wait for its report.
+        """
+        if self.gathers and progress.evaluates_on and not progress.evaluated:
+            return
+        for partition in range(self.valid_partitions):
+            if partition not in progress.evaluated and partition not in progress.evaluates_on:
+                yield partition
 
     def unit_seconds(self, progress: Progress) -> float:
         """Return the expected time of a unit of this trial: its own mean, the overall mean, or 1."""

@@ -108,10 +108,10 @@ class WorkerContext:
         finally:
             self.framework.check_shared(self.engine_cache)
 
-    def count_parameters(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
+    def count_parameters(self, session: Session, sums: dict[str, RowSum]) -> None:
         """Add the number of parameters to the metrics, if the experiment wants it and the task does not report it."""
         if self.spec.count_parameters and PARAMS not in sums:
-            sums[PARAMS] = RowSum.of(session.parameters, rows)
+            sums[PARAMS] = RowSum.of(session.parameters, 1)
 
     # ------------------------------------------------------------------------------------------------ batches
 

@@ -137,8 +137,13 @@ class FusedRunner:
                     else:
                         results = flotilla.train_mixed(list(map(interruptible, streams)), of, last=last)
                 else:
-                    streams, of = [context.valid_stream(first.session, unit.partition, shared=True)], [0] * len(members)
-                    results = flotilla.evaluate(interruptible(streams[0]), seed=self._units.evaluation_seed(unit))
+                    results = self._units.evaluated(
+                        lambda partition: flotilla.evaluate(
+                            interruptible(context.valid_stream(first.session, partition, shared=True)),
+                            seed=self._units.evaluation_seed(unit, partition),
+                        ),
+                        unit,
+                    )
         except GivenUp:
             return []
         except (Exception, SystemExit) as error:
@@ -151,10 +156,10 @@ class FusedRunner:
             else:
                 self._limit(len(members), describe(error), most=len(members) // 2)
             return None
-        for member, result, number in zip(members, results, of, strict=True):
+        for member, result in zip(members, results, strict=True):
             self._units.check_device(result)
             if not isinstance(result, Exception) and (context.spec.valid is None or not unit.trains):
-                context.count_parameters(member.session, result, streams[number].rows)
+                context.count_parameters(member.session, result)
         found = zip(members, results, flotilla.shares, strict=True)
         return [entry for entry in found if entry[0].command.attempt not in self._given_up]
 

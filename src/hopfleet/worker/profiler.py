@@ -14,6 +14,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Session
+from hopfleet.frameworks.whole_set import check_room, doubtful
 from hopfleet.store.base import VersionStore
 from hopfleet.support.files import digest
 from hopfleet.support.user_code import describe_with_place, format_traceback, place
@@ -83,8 +84,9 @@ class Profiler:
                     self._train(session, trial, unit, 2)
                 if context.spec.valid is not None:
                     metrics, _ = self._evaluate_one(session)
-                context.count_parameters(session, metrics, 1)
+                context.count_parameters(session, metrics)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
+                found = replace(found, averaged=self._averaged(metrics))
                 found = replace(found, unsteady=self._unsteady(trial), varying=self._varying(session, trial, unit))
                 seconds = time.perf_counter() - began
                 if batches:
@@ -114,7 +116,7 @@ class Profiler:
             self._train(session, trial, unit, 2)
             if context.spec.valid is not None:
                 metrics, _ = self._evaluate_one(session)
-            context.count_parameters(session, metrics, 1)
+            context.count_parameters(session, metrics)
             sessions = [session]
             del session
             if doubt := self._hop(sessions, trial, unit):
@@ -181,6 +183,12 @@ class Profiler:
             sources.append(UnitBatches(spec.valid, 0, valid_batch(spec.valid, context.placement)))
         return next(filter(None, (context.feed.unsteady(source, config) for source in sources)), "")
 
+    def _averaged(self, metrics: dict[str, RowSum]) -> str:
+        """Return a metric that is averaged over several batches although a mean of batches is wrong, if any."""
+        valid = self._context.spec.valid
+        several = valid is not None and (len(valid) > 1 or valid.rows > valid_batch(valid, self._context.placement))
+        return doubtful(metrics) if several else ""
+
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """Return the metrics of one batch, and seconds per row."""
         context = self._context
@@ -188,6 +196,7 @@ class Profiler:
         one = FirstBatches(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
+        check_room(metrics, one.rows, context.spec.valid.rows)
         return metrics, (time.perf_counter() - began) / one.rows
 
     def _timed(self, found: Profile, session: Session, trial: Trial, unit: Unit, batches: int) -> Profile:

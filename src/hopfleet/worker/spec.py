@@ -144,4 +144,5 @@ class Profile:
     unsteady: str = ""  #: a column that differs if a batch is transformed twice, in a worker's first profile
     doubt: str = ""  #: how a trial that hops differs from one that stays
     skipped: str = ""  #: what a check left out, and why
+    averaged: str = ""  #: a metric that is averaged over batches although its name is that of none that may be
     varying: str = ""  #: a warning if training does not give the same bits each time, in a worker's first profile

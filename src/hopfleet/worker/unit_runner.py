@@ -6,7 +6,15 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from hopfleet.domain.messages import Event, RunUnit, UnitFailed, UnitFinished, UnitStopped, VersionLost
+from hopfleet.domain.messages import (
+    Event,
+    RecordLogged,
+    RunUnit,
+    UnitFailed,
+    UnitFinished,
+    UnitStopped,
+    VersionLost,
+)
 from hopfleet.domain.objectives import warning_of_nan
 from hopfleet.domain.placement import CPU, SINGLE, STRATEGY, Placement
 from hopfleet.domain.rowsum import RowSum
@@ -14,7 +22,8 @@ from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.errors import HopfleetError, NotFinite, describe
-from hopfleet.frameworks.base import GivenUp, Session
+from hopfleet.frameworks.base import GivenUp, Result, Session
+from hopfleet.frameworks.whole_set import Scored, check_room, gathers, scored
 from hopfleet.support import clock
 from hopfleet.support.files import append
 from hopfleet.support.logging import messages
@@ -102,21 +111,44 @@ class UnitRunner:
         with self._context.guarded(), located(command.unit):
             sums = session.train(self._interruptible(stream, command), last=command.last)
         if self._context.spec.valid is None:
-            self._context.count_parameters(session, sums, stream.rows)
+            self._context.count_parameters(session, sums)
         return session, hopped, sums
 
     def _evaluate(self, command: RunUnit, trial: Trial) -> tuple[Session, bool, dict[str, RowSum]]:
         session, hopped = self._models.take(command, trial)
         self._models.put(command.trial, session, command.model.version)
-        stream = self._context.valid_stream(session, command.unit.partition)
         self._saver.under_way()
+
+        def evaluate(partition: int) -> list[Result]:
+            stream = self._context.valid_stream(session, partition)
+            seed = self.evaluation_seed(command.unit, partition)
+            return [session.evaluate(self._interruptible(stream, command), seed=seed)]
+
         with self._context.guarded(), located(command.unit):
-            sums = session.evaluate(self._interruptible(stream, command), seed=self.evaluation_seed(command.unit))
-        self._context.count_parameters(session, sums, stream.rows)
+            (sums,) = self.evaluated(evaluate, command.unit)
+            if isinstance(sums, Exception):
+                raise sums
+        self._context.count_parameters(session, sums)
         return session, hopped, sums
 
-    def evaluation_seed(self, unit: Unit) -> int:
-        return derive(self._context.spec.seed, "evaluate", unit.epoch, unit.partition)
+    def evaluated(self, evaluate: Callable[[int], list[Result]], unit: Unit) -> list[Result]:
+        """Return the metrics of members on the partition of a unit, given a function that evaluates all on a partition.
+
+        Metrics over the whole set need all validation rows at once: members with such metrics are evaluated on all
+        other partitions, too, and all of their metrics are those of the whole set.
+        """
+        first = evaluate(unit.partition)
+        if not any(map(gathers, first)):
+            return first
+        valid = self._context.spec.valid
+        assert valid is not None
+        for result in first:
+            check_room(result, valid.partition_rows[unit.partition], valid.rows)
+        parts = [first if number == unit.partition else evaluate(number) for number in range(len(valid))]
+        return [scored([part[number] for part in parts]) if gathers(one) else one for number, one in enumerate(first)]
+
+    def evaluation_seed(self, unit: Unit, partition: int) -> int:
+        return derive(self._context.spec.seed, "evaluate", unit.epoch, partition)
 
     # ---------------------------------------------------------------------------------------------- reporting
 
@@ -138,17 +170,24 @@ class UnitRunner:
             absent = session.absent() if unused else ()
         self._models.put(command.trial, session, version)
         self._warn_of_nan(command, sums)
+        whole = any(isinstance(value, Scored) for value in sums.values())
+        sums = {name: RowSum(value.total, value.rows) for name, value in sums.items()}
         visited = None if placement.shape == SINGLE else placement
         moved = hopped and command.unit.trains
         where, times = (self._worker, command.unit, command.attempt, version), (started, clock.now())
-        self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent, visited))
+        self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent, visited, whole))
 
     def _warn_of_nan(self, command: RunUnit, sums: dict[str, RowSum]) -> None:
-        """Write to the trial's log that a metric is NaN, once per trial and worker."""
+        """Write to the trial's log that a metric is NaN, once per trial and worker; report the reason, if known."""
         text = warning_of_nan(sums, self._context.spec.metric, command.unit.epoch)
         if text and command.trial not in self._warned:
             self._warned.add(command.trial)
             self._log(command, f"hopfleet: {text}\n")
+            for name, value in sums.items():
+                if isinstance(value, Scored) and value.reason:
+                    reason = f"the metric {name!r} is NaN over {value.rows} rows: {value.reason}"
+                    self._log(command, f"hopfleet: {reason}\n")
+                    self._emit(RecordLogged(self._worker, command.trial, reason))
 
     @contextlib.contextmanager
     def reporting(self, command: RunUnit, trial: Trial, started: float | None = None) -> Iterator[float]:

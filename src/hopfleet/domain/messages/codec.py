@@ -159,6 +159,7 @@ _FINISHED = (
     _coded("unused", list, tuple),
     _Part("absent", _write_absent, lambda body: tuple(body["absent"])),
     _Part("placement", _write_team, _read_team),
+    _if_any("whole"),
 )
 
 _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (

@@ -87,6 +87,7 @@ class UnitFinished:
     share: float = 1.0  #: this trial's part of the time from ``started`` to ``ended``, which a flotilla divides
     absent: tuple[str, ...] = ()  #: keys that the task asked for, with a default, and the configuration does not have
     placement: Placement | None = None  #: the devices and the strategy; None for the whole model on one device
+    whole: bool = False  #: an evaluation of all validation partitions, because a metric needs their rows at once
 
     @property
     def trial(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -164,7 +165,7 @@ class Stack:
                     if isinstance(work, Steps):
                         work.note(values[batch, row], rows)
                     else:
-                        work.note({name: vectors[batch, row] for name, vectors in values.items()}, rows)
+                        work.note(jax.tree.map(itemgetter((batch, row)), values), rows)
         for row, work in enumerate(self._works):
             self._program.tell(work.session.config)
             if isinstance(work, Steps) and self._found:

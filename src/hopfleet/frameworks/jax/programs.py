@@ -24,6 +24,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.tracked_config import TrackedConfig
+from hopfleet.frameworks.whole_set import WholeSet
 from hopfleet.phrases import shown
 
 MOST = 64
@@ -37,6 +38,8 @@ Names = AbstractSet[str]
 
 Numbers = dict[str, Any]
 """The numbers of a configuration that are arguments of a program, by their dotted paths."""
+
+jax.tree_util.register_pytree_node_class(WholeSet)
 
 
 class Hooks(Protocol):
@@ -235,7 +238,7 @@ class Program:
                 f"metrics() returned {shown(metrics)}: must be a dict of names to numbers, e.g. {{'accuracy': 0.9}}"
             )
         for name, value in metrics.items():
-            if jnp.shape(value) != ():
+            if not isinstance(value, WholeSet) and jnp.shape(value) != ():
                 raise TaskError(
                     f"metric {name!r} is an array of shape {jnp.shape(value)}: must be one number; return its mean"
                 )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hopfleet.domain.placement import Placement
-from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.trial import Config
 from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
@@ -33,6 +33,7 @@ from hopfleet.frameworks.jax.programs import (
 )
 from hopfleet.frameworks.jax.programs import arrays as leaves_of
 from hopfleet.frameworks.state.tree import Tree
+from hopfleet.frameworks.whole_set import collected
 from hopfleet.phrases import shown
 
 
@@ -297,8 +298,11 @@ class Measures:
     def result(self) -> dict[str, RowSum]:
         """Return the sums over all batches."""
         self.session.note_reads()
-        names = self._metrics[0] if self._metrics else ()
-        return {name: RowSum.over([float(metrics[name]) for metrics in self._metrics], self._rows) for name in names}
+        found = [collected(metrics) for metrics in self._metrics]
+        gathered = [{name: value for name, value in metrics.items() if isinstance(value, RowSum)} for metrics in found]
+        names = [name for name in found[0] if name not in gathered[0]] if found else []
+        plain = {name: RowSum.over([float(metrics[name]) for metrics in found], self._rows) for name in names}
+        return add([plain, *gathered])
 
 
 def rows_of(batch: Batch) -> int:

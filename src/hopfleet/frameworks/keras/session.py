@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -25,6 +25,7 @@ from hopfleet.frameworks.host import HostSession, Streams
 from hopfleet.frameworks.keras import backend
 from hopfleet.frameworks.keras.callbacks import EpochCallbacks
 from hopfleet.frameworks.state.tree import Tree
+from hopfleet.frameworks.whole_set import States, collected
 from hopfleet.phrases import shown
 
 Model = Any
@@ -121,8 +122,18 @@ class KerasSession(HostSession):
         self.ensure_built(x)
         self.model.reset_metrics()
         found = self.model.test_on_batch(x, y, sample_weight=weight, return_dict=True)
-        rows = len(keras.tree.flatten(x)[0])
-        return {name: RowSum.of(float(value), rows) for name, value in found.items()}
+        rows, whole = len(keras.tree.flatten(x)[0]), self._whole_names()
+        means = {name: RowSum.of(float(value), rows) for name, value in found.items() if name not in whole}
+        state = {str(number): value(each) for number, each in enumerate(self.model.metrics_variables)} if whole else {}
+        return means | collected({name: States(_Merged(self.model, name), state) for name in found if name in whole})
+
+    def _whole_names(self) -> set[str]:
+        """Return the names of values that are not means over rows, such as those of AUC or F1Score."""
+        nested = [getattr(each, "metrics", None) or [each] for each in self.model.metrics]
+        others = [each.name for some in nested for each in some if type(each).result is not keras.metrics.Mean.result]
+        found = self.model.get_metrics_result() if others else {}
+        # The name of an output, or a number, may be part of a value's name.
+        return {name for name in found if any(each in name for each in others)}
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[None]:
@@ -232,6 +243,21 @@ class _Built:
             if (taken := getattr(model, "input_shape", None)) is not None:
                 note += f"; the model takes {taken} and returns {model.output_shape}"
             error.add_note(f"{note}; example(batch) and build(config) choose them")
+
+
+class _Merged:
+    """Makes the value of a metric from its states after each batch, which add up, as on several devices in Keras."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        self._model, self._name = model, name
+
+    def __call__(self, states: Sequence[Mapping[str, Any]]) -> Any:
+        with keras.device("cpu"):
+            for number, variable in enumerate(self._model.metrics_variables):
+                variable.assign(sum(state[str(number)] for state in states))
+            found = keras.ops.convert_to_numpy(self._model.get_metrics_result()[self._name])
+            self._model.reset_metrics()
+        return found
 
 
 def _sum(value: Any, rows: int) -> RowSum:

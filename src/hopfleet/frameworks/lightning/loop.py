@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from hopfleet.domain.batching import Batching
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.lightning.metrics import fresh, is_metric, state_of
 from hopfleet.frameworks.lightning.optimizers import Configured
 from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute, takes_number
 from hopfleet.frameworks.paced import Paced
@@ -185,8 +186,11 @@ class Loop:
 
     def log(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
         """Take a value that the module logs; it is averaged over rows."""
-        # A metric of torchmetrics has the value of the batch.
-        if not torch.is_tensor(value) and hasattr(value, "_forward_cache"):
+        if is_metric(value) and not self.training:
+            self._values[name] = state_of(name, value)
+            return
+        # In training, a metric of torchmetrics has the value of the batch.
+        if is_metric(value):
             value = value._forward_cache
             if value is None:
                 raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
@@ -268,7 +272,8 @@ class Loop:
         try:
             if not overrides(module, "validation_step", "LightningModule"):
                 return {"loss": loss_of(self.step("training_step", module, batch, number))}
-            outputs = self.step("validation_step", module, batch, number)
+            with fresh(module):
+                outputs = self.step("validation_step", module, batch, number)
             values = self.taken()
         finally:
             self._values, self.callback_metrics = kept, last

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
-from sklearn.metrics import check_scoring, get_scorer_names
+from sklearn.metrics import check_scoring, get_scorer, get_scorer_names
 
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.example import Example
+from hopfleet.frameworks.whole_set import WholeSet, collected
 from hopfleet.phrases import did_you_mean
 
 BY_ROWS = frozenset(
@@ -21,7 +23,7 @@ BY_ROWS = frozenset(
         *("neg_mean_poisson_deviance", "neg_mean_gamma_deviance"),
     )
 )
-"""Scorers that are means over rows. All others, such as ``roc_auc`` and ``r2``, need the rows of a unit at once."""
+"""Scorers that are means over rows. All others, such as ``roc_auc`` and ``r2``, need all rows at once."""
 
 Estimator = Any
 """An estimator or a pipeline."""
@@ -71,19 +73,14 @@ def loss(estimator: Estimator, example: Example) -> float:
 
 
 def measured(estimator: Estimator, examples: Iterable[Example], scoring: Sequence[str]) -> dict[str, RowSum]:
-    """Return the loss and the scores of an estimator over the rows of a unit."""
+    """Return the loss and the scores of an estimator over some rows."""
     by_rows, whole = [s for s in scoring if s in BY_ROWS], [s for s in scoring if s not in BY_ROWS]
-    kept: list[Example] = []
     sums: list[Mapping[str, RowSum]] = []
     for example in examples:
         rows = len(example.x)
         sums.append({"loss": RowSum.of(loss(estimator, example), rows)})
         sums += ({name: RowSum.of(value, rows)} for name, value in _scored(estimator, example, by_rows))
-        if whole:
-            kept.append(example)
-    if whole and kept:
-        together = Example(*(_joined([each[part] for each in kept]) for part in range(3)))
-        sums += ({name: RowSum.of(value, len(together.x))} for name, value in _scored(estimator, together, whole))
+        sums.append(collected({name: _outputs(estimator, example, name) for name in whole}))
     return add(sums)
 
 
@@ -95,5 +92,16 @@ def _scored(estimator: Estimator, example: Example, names: Sequence[str]) -> Ite
         yield from ((name, float(value)) for name, value in scores.items())
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    return None if parts[0] is None else np.concatenate(parts)
+def _outputs(estimator: Estimator, example: Example, name: str) -> WholeSet:
+    """Return what a scorer sees of some rows: the predictions of the method that it asks for, and the targets."""
+    x, y, weight = example
+    seen: list[Any] = []
+
+    def see(targets: Any, outputs: Any, **options: Any) -> float:
+        seen.append(outputs)
+        return 0.0
+
+    scorer = copy.copy(get_scorer(name))
+    scorer._score_func = see
+    scorer(estimator, x, y)
+    return WholeSet(name, seen[0], y, **({} if weight is None else {"sample_weight": weight}))

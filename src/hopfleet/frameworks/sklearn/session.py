@@ -24,6 +24,7 @@ from hopfleet.frameworks.sklearn import scores
 from hopfleet.frameworks.sklearn.scores import Estimator
 from hopfleet.frameworks.sklearn.state import decode, encode, is_generator
 from hopfleet.frameworks.state.tree import Tree
+from hopfleet.frameworks.whole_set import collected
 from hopfleet.phrases import shown
 
 
@@ -35,7 +36,7 @@ class Hooks(GivesExamples, Protocol):
 
     def for_config(self, config: Config) -> Hooks: ...
     def build(self, config: Config) -> Estimator: ...
-    def metrics(self, model: Estimator, batch: Batch) -> Mapping[str, float]: ...
+    def metrics(self, model: Estimator, batch: Batch) -> Mapping[str, Any]: ...
 
 
 class Threads:
@@ -148,7 +149,8 @@ class SklearnSession(HostSession):
         if not isinstance(found, Mapping):
             raise TaskError(f"metrics() returned {shown(found)}: must be a dict of names to numbers")
         return {
-            name: value if isinstance(value, RowSum) else RowSum.of(float(value), rows) for name, value in found.items()
+            name: value if isinstance(value, RowSum) else RowSum.of(float(value), rows)
+            for name, value in collected(found).items()
         }
 
     # ------------------------------------------------------------------------------------------------- state

@@ -18,6 +18,7 @@ except ImportError as error:
 from hopfleet.frameworks.sklearn import scores
 from hopfleet.frameworks.sklearn.framework import SklearnFramework
 from hopfleet.frameworks.sklearn.scores import Estimator
+from hopfleet.frameworks.whole_set import Gathered
 from hopfleet.phrases import shown
 
 
@@ -54,14 +55,15 @@ class SklearnTask(ExampleTask):
         """
         return super().example({"y": None, **batch} if "x" in batch else batch)
 
-    def metrics(self, model: Estimator, batch: Batch) -> Mapping[str, float]:
+    def metrics(self, model: Estimator, batch: Batch) -> Mapping[str, Any]:
         """Return the metrics of one batch of validation data; they are averaged over rows.
 
         Default: ``loss`` and the scorers of ``scoring``. The loss is the share of wrong classes, the mean squared
         error, or the negative score.
         """
         example = example_of(self, batch)
-        return {name: value.mean for name, value in scores.measured(model, [example], self.scoring_names).items()}
+        found = scores.measured(model, [example], self.scoring_names)
+        return {name: value if isinstance(value, Gathered) else value.mean for name, value in found.items()}
 
     @property
     def scoring_names(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from hopfleet.frameworks.torch.schedules import check_lengths
 from hopfleet.frameworks.torch.settings import WARN, products_in
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import Snapshot, identity
-from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
+from hopfleet.frameworks.torch.steps import by_time, check_metrics, on_host, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 from hopfleet.frameworks.tracked_config import TrackedConfig
 
@@ -220,7 +220,7 @@ class TorchSession(Session):
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         self.model.eval()
         with self._environment(randomness.seeded(seed)), torch.no_grad(), self.averaged():
-            found = [self.measure(batch) for batch in batches]
+            found = [on_host(self.measure(batch)) for batch in batches]
         return summed(found)
 
     def measure(self, batch: Batch) -> tuple[Metrics, int]:

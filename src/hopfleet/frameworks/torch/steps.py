@@ -17,6 +17,7 @@ from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
+from hopfleet.frameworks.whole_set import collected
 from hopfleet.phrases import shown
 
 SMALL = 1 << 20
@@ -214,6 +215,11 @@ def rows_of(batch: Batch) -> int:
     for value in batch.values() if isinstance(batch, Mapping) else batch:
         return len(value)
     return 0
+
+
+def on_host(found: tuple[Metrics, int]) -> tuple[Metrics, int]:
+    """Return the metrics of a batch with rows that are scored later in the memory of the host."""
+    return collected(found[0]), found[1]
 
 
 def summed(found: Iterable[tuple[Metrics, int]]) -> dict[str, RowSum]:

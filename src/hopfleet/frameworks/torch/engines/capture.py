@@ -22,6 +22,7 @@ from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
+from hopfleet.frameworks.whole_set import WholeSet
 from hopfleet.support.user_code import describe_with_place
 
 CHECKS = 3
@@ -186,6 +187,8 @@ def captured_graph(
             capturing(graph, backend, pool),
         ):
             for name, value in work().items():
+                if isinstance(value, WholeSet):
+                    raise Refused(f"{name!r} is scored over the whole set, from rows that are fetched from the device")
                 if not torch.is_tensor(value) or not backend.captures_on(value.device) or value.numel() != 1:
                     raise Refused(
                         f"{name!r} is not a single number on the device; return it as a tensor, without .item()"

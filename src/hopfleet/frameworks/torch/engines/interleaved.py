@@ -28,7 +28,7 @@ from hopfleet.frameworks.torch.engines.capture_backend import OnLane
 from hopfleet.frameworks.torch.engines.joint_optimizer import JointOptimizer, admits
 from hopfleet.frameworks.torch.randomness import Stream
 from hopfleet.frameworks.torch.session import TorchSession, process_settings
-from hopfleet.frameworks.torch.steps import Steps, summed
+from hopfleet.frameworks.torch.steps import Steps, on_host, summed
 from hopfleet.frameworks.torch.trial import Metrics
 
 LATE = "a trial drew from a random stream that it had not used in its first batch"
@@ -49,7 +49,7 @@ class Measures:
 
     def __call__(self, batch: Batch) -> None:
         """Evaluate a batch and note its metrics."""
-        self._found.append(self._session.measure(batch))
+        self._found.append(on_host(self._session.measure(batch)))
 
     def take(self, batch: Batch) -> Metrics:
         """Return the metrics of a batch."""

@@ -29,8 +29,9 @@ from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.shared import SharedTensor
 from hopfleet.frameworks.torch.snapshot import Snapshot
-from hopfleet.frameworks.torch.steps import rows_of, summed
+from hopfleet.frameworks.torch.steps import on_host, rows_of, summed
 from hopfleet.frameworks.torch.trial import SharedTask
+from hopfleet.frameworks.whole_set import dealt
 from hopfleet.support.files import create_folder, overwrite, temporary_folder
 
 TOLERANCE = 1e-3
@@ -178,8 +179,8 @@ class TeamSession(TorchSession):
         with self._team.together():
             with self._environment(randomness.seeded(seed)), torch.no_grad(), self.averaged():
                 found = [self.strategy.measure(self, share) for share in shares]
-            sums = summed(one for one in found if one is not None)
-            return add([sums, *self._team.answers()]) if self.team.rank == 0 else sums
+            sums = summed(on_host(one) for one in found if one is not None)
+            return add(dealt([sums, *self._team.answers()])) if self.team.rank == 0 else sums
 
     # ------------------------------------------------------------------------------------------ save and load
 

@@ -1,0 +1,71 @@
+"""Metrics of torchmetrics that a module logs in validation: their states, merged as on several devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.whole_set import States
+
+
+def is_metric(value: object) -> bool:
+    """Whether a value is a metric of torchmetrics."""
+    return not torch.is_tensor(value) and hasattr(value, "_reductions") and hasattr(value, "_forward_cache")
+
+
+def state_of(name: str, metric: Any) -> States:
+    """Return the state of a metric after the rows of one batch."""
+    if not metric.update_called:
+        raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
+    return States(Merged(metric), {key: getattr(metric, key) for key in metric._reductions})
+
+
+@contextlib.contextmanager
+def fresh(module: torch.nn.Module) -> Iterator[None]:
+    """Let the metrics of a module begin anew, and have their present states again afterwards."""
+    metrics: list[Any] = [each for each in module.modules() if is_metric(each)]
+    before = [_attributes(metric) for metric in metrics]
+    for metric in metrics:
+        for key in metric._reductions:  # reset() empties lists in place
+            if isinstance(kept := getattr(metric, key), list):
+                setattr(metric, key, list(kept))
+        metric.reset()
+    try:
+        yield
+    finally:
+        for metric, kept in zip(metrics, before, strict=True):
+            for key, value in kept.items():
+                setattr(metric, key, value)
+
+
+def _attributes(metric: Any) -> dict[str, Any]:
+    return {key: getattr(metric, key) for key in (*metric._reductions, "_update_count", "_computed", "_forward_cache")}
+
+
+class Merged:
+    """Makes the value of a metric from its states after each batch."""
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+
+    def __call__(self, states: Sequence[Mapping[str, Any]]) -> Any:
+        metric = self._metric
+        before = _attributes(metric)
+        metric._update_count, metric._computed = 1, None
+        try:
+            for key, reduce in metric._reductions.items():
+                some = [state[key] for state in states]
+                joined: Any
+                if isinstance(some[0], list):
+                    joined = [torch.from_numpy(each).to(metric.device) for one in some for each in one]
+                else:
+                    joined = torch.stack([torch.from_numpy(each) for each in some]).to(metric.device)
+                setattr(metric, key, joined if reduce is None or isinstance(joined, list) else reduce(joined))
+            return metric.compute()
+        finally:
+            for key, value in before.items():
+                setattr(metric, key, value)
