@@ -372,13 +372,20 @@ class Schedule(ScheduleView):
             self._finish_training(progress, worker, unit, max(seconds, TINY), sums)
         else:
             if whole:
-                self.gathers = True
+                self._gather()
                 progress.evaluated = {partition: {} for partition in range(self.valid_partitions)}
             if unit.partition not in progress.evaluated or whole:
                 progress.evaluated[unit.partition] = sums
             progress.evaluation_seconds = max(progress.evaluation_seconds, seconds)
             self.evaluation_seconds = max(self.evaluation_seconds, seconds)
         self._refresh(progress)
+
+    def _gather(self) -> None:
+        """Expect evaluations to cover all validation partitions."""
+        if not self.gathers:
+            self.gathers = True
+            for other in list(self.awaiting.values()):
+                self._refresh(other)
 
     def _finish_training(
         self, progress: Progress, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum]
