@@ -26,9 +26,9 @@ def commands(messages: list[Message]) -> list[RunUnit]:
     return [message for message in messages if isinstance(message, RunUnit)]
 
 
-def finished(command: RunUnit, loss: float = 1.0) -> UnitFinished:
+def finished(command: RunUnit, loss: float = 1.0, *, whole: bool = False) -> UnitFinished:
     sums = {"loss": RowSum.of(loss, 1)}
-    return UnitFinished(command.worker, command.unit, command.attempt, 1, 0.0, 1.0, False, sums)
+    return UnitFinished(command.worker, command.unit, command.attempt, 1, 0.0, 1.0, False, sums, whole=whole)
 
 
 def test_every_partition_is_done_once() -> None:
@@ -87,3 +87,19 @@ def test_a_journal_tells_what_is_left() -> None:
     left = commands(again.take([joined("w1"), joined("w2"), joined("w3")]))
     assert [command.unit.partition for command in left] == [1, 2]
     assert min(command.attempt for command in left) > max(command.attempt for command in commands(journal))
+
+
+def test_an_evaluation_of_the_whole_set_ends_all_others() -> None:
+    controller, candidate = made(5)
+    journal = controller.take([joined("w1"), joined("w2"), joined("w3"), joined("w4")])
+    first, second, third, fourth = commands(journal)
+    journal += controller.take([finished(second, 7.0)])  # a part
+    journal += controller.take([finished(first, 5.0, whole=True)])
+    assert controller.finished and means(candidate.sums) == {"loss": 5.0}
+    late = [finished(third, 9.0), WorkerLost("w4", "killed")]
+    journal += controller.take(late)
+    assert controller.finished and means(candidate.sums) == {"loss": 5.0} and not controller.error
+    again, candidate = made(5)
+    again.restore(journal, lambda unit: True)
+    assert again.finished and means(candidate.sums) == {"loss": 5.0}
+    assert not commands(again.take([joined("w1")]))

@@ -118,6 +118,26 @@ PINNED = [
         },
     ),
     (
+        m.UnitFinished("w1", EVALUATION, 7, 6, 1.0, 2.0, whole=True),
+        "UnitFinished",
+        {
+            "worker": "w1",
+            "trial": "t1",
+            "epoch": 2,
+            "partition": 0,
+            "work": "evaluate",
+            "attempt": 7,
+            "version": 6,
+            "started": 1.0,
+            "ended": 2.0,
+            "hopped": False,
+            "unused": [],
+            "share": 1.0,
+            "sums": {},
+            "whole": True,
+        },
+    ),
+    (
         m.UnitFailed("w1", EVALUATION, 7, 1.0, 2.0, "no", "trace", "task.py:3"),
         "UnitFailed",
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
@@ -70,6 +71,34 @@ def test_evaluations_once():
     desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, 0.5, {})
     with pytest.raises(InvariantBroken, match="completeness: t1 is evaluated on partition 1 in epoch 1 twice"):
         desk.start("w1", "t1", 1, evaluate=True)
+
+
+def test_an_evaluation_of_the_whole_set_ends_all_others():
+    desk = Desk(None, None, None, None, valid=3, trials=2)
+    desk.train("w1", "t1", 0, 1)
+    desk.train("w2", "t2", 0, 1)
+    desk.start("w1", "t1", 0, evaluate=True)
+    desk.start("w2", "t1", 1, evaluate=True)
+    desk.start("w3", "t2", 2, evaluate=True)
+    whole, part = {"auc": RowSum.of(0.5, 9)}, {"auc": RowSum.of(0.1, 3)}
+
+    def finish(worker, sums, **options):
+        desk.schedule.finish(worker, desk.schedule.slots[worker].unit, 0.5, sums, **options)
+        validate(desk.schedule)
+
+    assert list(desk.schedule.awaiting) == ["t1", "t2"]
+    finish("w1", whole, whole=True)
+    assert add(desk["t1"].evaluated.values()) == whole and len(desk["t1"].evaluated) == 3
+    assert not desk.schedule.awaiting  # a report about t2 is under way, and may be about the whole set
+    finish("w2", part)  # came too late
+    assert add(desk["t1"].evaluated.values()) == whole
+    finish("w3", part)  # a configuration without such a metric
+    assert list(desk.schedule.unevaluated(desk["t2"])) == [0, 1]
+    desk.start("w1", "t2", 0, evaluate=True)
+    desk.start("w2", "t2", 1, evaluate=True)
+    finish("w1", whole, whole=True)
+    finish("w2", whole, whole=True)
+    assert add(desk["t2"].evaluated.values()) == whole
 
 
 def test_non_preemption():

@@ -51,6 +51,9 @@ def validate(schedule: Schedule) -> None:
         _check(sorted(told) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
         _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)
         _check((trial in schedule.ready) == schedule.may_train(progress), "ready is out of date", progress)
+        wanted = progress.awaits_evaluation and progress.outcome is None and progress.trains_on is None
+        waits = wanted and any(True for _ in schedule.unevaluated(progress))
+        _check((trial in schedule.awaiting) == waits, "awaiting is out of date", progress)
         _check(max(progress.saved, default=0) <= version, "a version from the future", progress)
         done = visits[version - version % partitions :]
         _check(progress.todo == every.difference(done), "todo is out of date", progress)
