@@ -290,12 +290,12 @@ def _shape(part: Any) -> str:
 
 
 def _number(name: str, value: Any) -> float:
-    value = value.detach().cpu() if hasattr(value, "detach") else value
-    if np.size(value) != 1:
+    value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    if value.size != 1:
         raise TaskError(
             f"metric {name!r}: its score is {shown(value)}, must be one number; average it, e.g. with average='macro'"
         )
-    return float(value)
+    return float(value.item())
 
 
 class _Score:
