@@ -92,7 +92,7 @@ def test_a_journal_tells_what_is_left() -> None:
 def test_an_evaluation_of_the_whole_set_ends_all_others() -> None:
     controller, candidate = made(5)
     journal = controller.take([joined("w1"), joined("w2"), joined("w3"), joined("w4")])
-    first, second, third, fourth = commands(journal)
+    first, second, third, _ = commands(journal)
     journal += controller.take([finished(second, 7.0)])  # a part
     journal += controller.take([finished(first, 5.0, whole=True)])
     assert controller.finished and means(candidate.sums) == {"loss": 5.0}

@@ -31,7 +31,8 @@ class Gathering(Simulated):
 
 
 class Suite:
-    space = {"lr": hop.loguniform(1e-4, 1e-1)}
+    def __init__(self):
+        self.space = {"lr": hop.loguniform(1e-4, 1e-1)}
 
     def make(self):
         return hop.ASHA(trials=7, max_epochs=4, min_epochs=1)

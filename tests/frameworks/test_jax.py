@@ -521,3 +521,24 @@ def test_exported_weights_are_complete_and_bundles_predict(tmp_path: Path) -> No
     rows = {"x": data()["x"][:3]}
     assert best.export(tmp_path / "bundle", format="bundle").deviation == 0
     assert hop.load_bundle(tmp_path / "bundle").predict(rows).equals(best.predict(rows))
+
+
+class Gathering(Net):
+    def metrics(self, params: Any, batch: Any) -> Any:
+        hidden = jax.nn.relu(batch["x"] @ params["hidden"]["kernel"] + params["hidden"]["bias"])
+        return {"loss": self.loss(params, batch, None), "r2": hop.WholeSet("r2", hidden @ params["out"], batch["y"])}
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_metrics_over_the_whole_set(fast: bool) -> None:
+    from sklearn.metrics import r2_score
+
+    sessions = [opened(Gathering(), {"lr": 0.1 / 2**n, "dropout": 0.0}, seed=n) for n in range(3)]
+    found = Gathering().framework.flotilla(sessions, fast=fast).evaluate(_Batches(sessions[0], data()), seed=1)
+    for session, sums in zip(sessions, found, strict=True):
+        params, batch = session.live.params, data()
+        hidden = np.maximum(batch["x"] @ np.asarray(params["hidden"]["kernel"]), 0)
+        assert sums["r2"].rows == ROWS
+        assert sums["r2"].mean == pytest.approx(r2_score(batch["y"], hidden @ np.asarray(params["out"])), rel=1e-4)
+        if not fast:
+            assert sums == session.evaluate(_Batches(session, data()), seed=1)

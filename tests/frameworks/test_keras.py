@@ -23,6 +23,7 @@ import random  # noqa: E402
 import hopfleet as hop  # noqa: E402
 from hopfleet.domain.placement import CPU  # noqa: E402
 from hopfleet.errors import NotFinite, TaskError, describe  # noqa: E402
+from hopfleet.frameworks.whole_set import Gathered  # noqa: E402
 from hopfleet.testing.frameworks import ROWS, FrameworkSuite  # noqa: E402
 from tests.helpers import warm  # noqa: E402
 
@@ -424,3 +425,27 @@ def test_other_backends(backend: str, tmp_path: Path) -> None:
     }
     done = subprocess.run(command, env={**own, **variables}, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_metrics_that_are_not_means_are_those_of_the_whole_set() -> None:
+    class Scored(hop.KerasTask):
+        def build(self, config: Any) -> Any:
+            inputs = keras.Input((X.shape[1],))
+            made = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
+            made.compile(
+                optimizer="sgd",
+                loss="mse",
+                metrics=["mae", keras.metrics.AUC(name="auc"), keras.metrics.RootMeanSquaredError(name="rmse")],
+            )
+            return made
+
+        def example(self, batch: Any) -> Any:
+            return batch["x"], (batch["x"][:, :1] > 0).astype("float32")
+
+    session = opened(Scored(), {})
+    session.train(batches(), last=True)
+    found = session.evaluate(batches(), seed=0)
+    theirs = session.model.evaluate(X, (X[:, :1] > 0).astype("float32"), batch_size=len(X), verbose=0, return_dict=True)
+    assert {name for name, value in found.items() if isinstance(value, Gathered)} == {"auc", "rmse"}
+    for name in ("auc", "rmse", "mae"):
+        assert found[name].mean == pytest.approx(theirs[name], rel=1e-5)

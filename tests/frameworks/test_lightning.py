@@ -14,6 +14,7 @@ import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import IsolationError
+from hopfleet.frameworks.whole_set import collected
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
 
@@ -514,3 +515,43 @@ def test_exported_models_are_read_back(tmp_path: Path) -> None:
     assert Predicting().predict(module.eval(), {"x": rows["x"][:3]}).tolist() == wanted["prediction"].to_pylist()
     assert best.export(tmp_path / "bundle", format="bundle").deviation == 0
     assert hop.load_bundle(tmp_path / "bundle").predict({"x": rows["x"][:3]}).equals(wanted)
+
+
+def test_logged_metrics_are_those_of_the_whole_set() -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class Scored(Net):
+        def __init__(self, lr: float) -> None:
+            super().__init__(lr)
+            self.r2, self.corr = torchmetrics.R2Score(), torchmetrics.SpearmanCorrCoef()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.r2.update(batch[1] + 1, batch[1])
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            made = self.net(batch[0])[:, 0]
+            self.r2.update(made, batch[1])
+            self.log("r2", self.r2)
+            self.corr(made, batch[1])
+            self.log("corr", self.corr)
+
+    class Task(hop.LightningTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return Scored(config["lr"])
+
+    session = Task().framework.open({"lr": 0.01}, seed=1, placement=CPU, threads=1)
+    rng = np.random.default_rng(0)
+    columns = {"x": rng.normal(size=(ROWS, 4)).astype("float32"), "y": rng.normal(size=ROWS).astype("float32")}
+    session.train(_Batches(session, columns), last=True)
+    before = session.model.r2.total.clone()
+    found = session.evaluate(_Batches(session, columns), seed=0)
+    session.model.eval()
+    with torch.no_grad():
+        made, y = session.model.net(torch.from_numpy(columns["x"]))[:, 0], torch.from_numpy(columns["y"])
+    assert found["r2"].mean == pytest.approx(torchmetrics.R2Score()(made, y).item(), rel=1e-4)
+    assert found["corr"].mean == pytest.approx(torchmetrics.SpearmanCorrCoef()(made, y).item(), rel=1e-4)
+    assert torch.equal(session.model.r2.total, before)  # what training counts is left as it is
+    metric = torchmetrics.R2Score()
+    gathered = collected({"r2": hop.WholeSet(metric, made, y)})["r2"]
+    assert gathered.mean == torchmetrics.R2Score()(made, y).item()

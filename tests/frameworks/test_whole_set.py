@@ -70,7 +70,10 @@ def test_scores_are_names_functions_and_metrics():
     assert parts["m"].mean == ratio(targets, outputs, weights)
     half = torch.tensor([0.5, 0.25], dtype=torch.bfloat16, requires_grad=True)
     assert of(lambda targets, outputs: outputs.sum(), half, [0, 1])["m"].mean == 0.75
-    texts = add([of(lambda right, said: np.mean([a == b for a, b in zip(right, said)]), ["a", "b"], ["a", "c"])] * 3)
+    texts = add(
+        [of(lambda right, said: np.mean([a == b for a, b in zip(right, said, strict=True)]), ["a", "b"], ["a", "c"])]
+        * 3
+    )
     assert texts["m"].mean == 0.5
 
 

@@ -156,7 +156,7 @@ class TestPredictions:
         with pytest.raises(TaskError, match="predict\\(\\) failed: ValueError: negative"):
             results.best.predict(data, to=tmp_path / "out" / "made.csv", batch_size=1)
         assert not list((tmp_path / "out").iterdir())
-        with pytest.raises(TaskError, match="CountingTask has no predict"):
+        with pytest.raises(UsageError, match="CountingTask has no predict hook: add one"):
             results.best.predict(data, task=CountingTask())
         with pytest.raises(UsageError, match=r"must end in \.parquet, \.csv, \.arrow"):
             results.best.predict(data, to="made.xlsx")

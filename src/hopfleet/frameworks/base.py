@@ -420,7 +420,14 @@ class Task(ABC):
         """Return a trained model's predictions for a batch of numpy arrays: an array with a row for each, or a dict."""
         if hasattr(model, "predict") and "x" in batch:
             return model.predict(batch["x"])
-        raise TaskError(
-            f"{type(self).__name__} has no predict(model, batch): define it on the task, as in "
-            "return model(torch.as_tensor(batch['x'])).softmax(1)"
-        )
+        raise TaskError(lacks_predict(self))
+
+
+def lacks_predict(task: Task) -> str:
+    """Say what a task needs for predictions."""
+    name = type(task).__name__
+    return (
+        f"{name} has no predict hook: add one, which sees rows without labels, too, e.g. def predict(self, model, "
+        "batch): return model(torch.as_tensor(batch['x'])).softmax(1); a trained model needs no new training: pass "
+        f"task={name}() of the new code"
+    )

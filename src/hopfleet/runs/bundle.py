@@ -32,7 +32,7 @@ from hopfleet.runs.bundle_files import FILE, check_files, read_description
 from hopfleet.runs.card import model_card
 from hopfleet.runs.evaluation import naming_differences, open_data
 from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
-from hopfleet.runs.prediction import check_target, collected, predictions
+from hopfleet.runs.prediction import check_hook, check_target, collected, predictions
 from hopfleet.runs.replacing import check_place, difference, put_in_place
 from hopfleet.runs.results import Results
 from hopfleet.runs.sealing import is_sealed, seal
@@ -109,12 +109,13 @@ class Bundle:
         bundle, if it has one. ``to`` is as in ``trial.predict``.
         """
         path, model = check_target(to), self.model
+        check_hook(self._task, lambda: model)
         if self.has_recipe:
             self._check_same()
         recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
         with temporary_folder("hopfleet-") as folder:
             data = open_data(rows, self.content["columns"], recipe, folder / "data", labelled=False)
-            with naming_differences(data, self.content["columns"]):
+            with naming_differences(data, self.content["columns"], labelled=False):
                 return collected(predictions(self._task, model, data, batch_size), path, to)
 
     def predicted(self, batch: Mapping[str, Any]) -> pa.RecordBatch:

@@ -127,18 +127,20 @@ def open_data(
     missing = [name for name in wanted if name not in found.columns]
     if missing and (labelled or missing == wanted):
         where = found.url if isinstance(data, str | os.PathLike | Dataset) else "data"
+        lacks = "lacks the columns" if labelled else "has none of the columns"
         raise DataError(
-            f"{where}: lacks the columns {', '.join(missing)} of the training data; it has "
-            f"{', '.join(found.columns)}; {REMEDY}"
+            f"{where}: {lacks} {', '.join(missing)} of the training data; it has {', '.join(found.columns)}; "
+            f"{REMEDY}{'' if labelled else '; labels may be absent'}"
         )
     return found
 
 
 @contextlib.contextmanager
-def naming_differences(data: Dataset, columns: Mapping[str, object]) -> Iterator[None]:
+def naming_differences(data: Dataset, columns: Mapping[str, object], *, labelled: bool = True) -> Iterator[None]:
     """Let an error of the task name the columns whose types are not those of the training data.
 
-    Other types are not refused: a model may take rows of several shapes.
+    Other types are not refused: a model may take rows of several shapes. Unless rows are ``labelled``, columns may be
+    missing, and only those that the error is about are named.
     """
     try:
         yield
@@ -147,7 +149,7 @@ def naming_differences(data: Dataset, columns: Mapping[str, object]) -> Iterator
         other = [
             f"{name} is {found[name]}, not {kind}" if name in found else f"{name} is missing"
             for name, kind in columns.items()
-            if found.get(name) != str(kind)
+            if found.get(name) != str(kind) and (labelled or name in found or f"KeyError: {name!r}" in str(error))
         ]
         if not other:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from hopfleet.data import Dataset
 from hopfleet.errors import UsageError
-from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.base import Task, lacks_predict
 from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import naming_differences, open_data, recipe_of
 from hopfleet.runs.exporting import joined_model
@@ -48,6 +48,12 @@ def _is_frame(to: Any) -> bool:
     return isinstance(to, type) and to.__name__ == "DataFrame" and to.__module__.partition(".")[0] == "pandas"
 
 
+def check_hook(task: Task, model: Callable[[], Any]) -> None:
+    """Raise UsageError unless the task, or else its model, can predict."""
+    if type(task).predict is Task.predict and not hasattr(model(), "predict"):
+        raise UsageError(lacks_predict(task))
+
+
 def predict(
     results: Results,
     weights: Mapping[str, float],
@@ -64,6 +70,7 @@ def predict(
     Every row is read once, and workers share the partitions.
     """
     path, train = check_target(to), find_data(results.folder, "train")
+    check_hook(task, lambda: joined_model(results, weights, task, logits=logits))
     if to is iter:
         model = joined_model(results, weights, task, logits=logits)
         return _iterated(task, model, data, train, batch_size)
@@ -73,7 +80,7 @@ def predict(
         opened = pieces(open_data(data, train.columns, recipe_of(train), space / "data", labelled=False))
         output = output_in(space, opened, ".arrow" if path is None or path.suffix else ".parquet")
         working = InferenceTask(task, output, members(results, weights), logits=logits)
-        with naming_differences(opened, train.columns):
+        with naming_differences(opened, train.columns, labelled=False):
             run_units(
                 [first],
                 opened,
@@ -106,7 +113,7 @@ def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
 def _iterated(task: Task, model: Any, data: Any, train: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
     with temporary_folder("hopfleet-") as folder:
         opened = open_data(data, train.columns, recipe_of(train), folder / "data", labelled=False)
-        with naming_differences(opened, train.columns):
+        with naming_differences(opened, train.columns, labelled=False):
             yield from predictions(task, model, opened, batch_size)
 
 

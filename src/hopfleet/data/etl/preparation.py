@@ -52,7 +52,7 @@ from hopfleet.data.etl.workspace import Workspace, workspace_for
 from hopfleet.data.folders import open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
 from hopfleet.data.schema import Schema
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, UsageError
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.safe_text import masked_parts
 from hopfleet.support.files import json_text, make_folder, sync, write_text
@@ -168,7 +168,7 @@ def _check_prepared(data: Dataset, recipe: Any, divide: Split | None) -> None:
 
 def split(
     source: Any,
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
     fractions: Mapping[str, float] | None = None,
     *,
     stratify: str = "",
@@ -186,6 +186,11 @@ def split(
     with equal values of ``group`` stay together; by ``time``, earlier rows come into earlier splits; and ``column``
     holds the names of the splits itself. Rows that occur in several splits are counted in a warning.
     """
+    usage = "e.g. data = hop.split(source, 'data', {'train': 0.8, 'valid': 0.2}), then train=data['train']"
+    if not isinstance(folder, str | os.PathLike):
+        raise UsageError(f"folder={shown(folder)}: must be the folder for the data sets of all splits, {usage}")
+    if not fractions and not column:
+        raise UsageError(f"fractions={shown(fractions)}: must be the share of the rows for each split, {usage}")
     divide = Split(fractions or {}, stratify, group, time, column)
     options: dict[str, Any] = {"partitions": partitions, "seed": seed, "overwrite": overwrite, "quiet": quiet}
     made: dict[str, Dataset] = prepare(source, folder, split=divide, **options)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hopfleet.data.convert import row_columns
 from hopfleet.errors import DataError, describe
 from hopfleet.phrases import shown
 
@@ -61,6 +62,8 @@ def as_tables(source: Any) -> Iterator[pa.Table]:
         return
     if isinstance(source, pa.RecordBatch):
         source = pa.table(source)
+    if isinstance(source, tuple) and len(source) > 1 and all(getattr(part, "shape", ()) for part in source):
+        source = row_columns(tuple(map(np.asarray, source)))
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     if pandas is not None and isinstance(source, pandas.DataFrame):
         source = pa.Table.from_pandas(source, preserve_index=False).replace_schema_metadata()

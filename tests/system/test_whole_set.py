@@ -1,0 +1,157 @@
+"""Metrics over the whole set in whole experiments: the same bits wherever and however a trial is evaluated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.cli.app import main
+from hopfleet.errors import HopfleetError
+from hopfleet.frameworks import whole_set
+from tests.helpers.sample_tasks import Plain, arrays
+
+
+def f1(targets: Any, outputs: Any) -> float:
+    """Return the F1 score of class 2, which is rare in some partitions."""
+    hits = np.sum((targets == 2) & (outputs == 2))
+    return float(2 * hits / max(1, np.sum(targets == 2) + np.sum(outputs == 2)))
+
+
+def one_class(targets: Any, outputs: Any) -> float:
+    raise ValueError("Only one class is present")
+
+
+class Scored(Plain):
+    def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        logits = model(batch["x"])
+        found = super().metrics(model, batch)
+        return {
+            **found,
+            "f1": hop.WholeSet(f1, logits.argmax(1), batch["y"]),
+            "order": hop.WholeSet(order, logits, logits),
+        }
+
+
+def order(targets: Any, outputs: Any) -> float:
+    """Return a number that depends on the order of all rows."""
+    return float(np.dot(outputs[:, 0].astype("float64"), np.arange(len(outputs))))
+
+
+def rows(data: hop.Dataset) -> tuple[Any, Any]:
+    some = [batch for part in range(len(data)) for batch in data.batches(part, batch_size=1000)]
+    return tuple(np.concatenate([batch[name] for batch in some]) for name in ("x", "y"))
+
+
+def fitted(valid: Any, **changes: Any) -> hop.Results:
+    given: dict[str, Any] = {
+        "train": arrays(),
+        "valid": valid,
+        "space": {"lr": hop.grid_search([0.003, 0.01, 0.03])},
+        "search": hop.Grid(max_epochs=2),
+        "metric": "f1",
+        "mode": "max",
+        "name": "e",
+        "backend": "inline",
+        "partitions": 1,  # one visit per epoch, so that models do not depend on the order of visits
+        **changes,
+    }
+    return hop.Experiment(Scored(), **given).fit(quiet=True, overwrite=True)
+
+
+@pytest.fixture
+def valid(tmp_path: Path) -> hop.Dataset:
+    return hop.partition(arrays(61, seed=1), tmp_path / "valid", partitions=4)
+
+
+def curves(results: hop.Results) -> list[Any]:
+    return [[(epoch["f1"], epoch["order"]) for epoch in trial.history] for trial in results.trials]
+
+
+def test_one_worker_and_four_and_flotillas(valid: hop.Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    off, exact = hop.WorkerOptions(fuse="off"), hop.WorkerOptions(fuse="exact")
+    alone = fitted(valid, workers=1, worker_options=off)
+    x, y = rows(valid)
+    for trial in alone.trials:
+        logits = trial.model()(torch.from_numpy(x)).detach().numpy()
+        assert trial.metrics["f1"] == f1(y, logits.argmax(1))
+    bits = curves(alone)
+    assert curves(fitted(valid, workers=4, worker_options=off)) == bits
+    together = fitted(valid, workers=2, worker_options=exact)
+    assert curves(together) == bits
+    best = together.best
+    for workers in (1, 3):
+        found = together.test(valid, workers=workers, backend="inline")
+        assert found[best.id] == {name: best.metrics[name] for name in ("accuracy", "loss", "f1", "order")}
+    joined = hop.Ensemble(together, top=2, weights="greedy")
+    assert joined.test(backend="inline")["f1"] >= best.metrics["f1"]
+    assert main(["verify", "e"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fuse", ["off", "exact", "fast"])
+def test_processes(valid: hop.Dataset, fuse: str) -> None:
+    alone = fitted(valid, workers=1, worker_options=hop.WorkerOptions(fuse="off"))
+    several = fitted(valid, workers=3, backend="local", worker_options=hop.WorkerOptions(fuse=fuse))
+    if fuse == "fast":
+        assert [trial.metrics["f1"] for trial in several.trials] == [trial.metrics["f1"] for trial in alone.trials]
+    else:
+        assert curves(several) == curves(alone)
+
+
+def test_folds_are_pooled(tmp_path: Path) -> None:
+    train = hop.partition(arrays(90), tmp_path / "train", partitions=3)
+    results = fitted("kfold(3)", train=train, partitions=None, batch_size=8, workers=2, search=hop.Grid(max_epochs=1))
+    again = fitted("kfold(3)", train=train, partitions=None, batch_size=8, workers=1, search=hop.Grid(max_epochs=1))
+    assert all(0 <= trial.metrics["f1"] <= 1 for trial in results.trials)
+    assert len({trial.metrics["order"] for trial in again.trials}) == 3
+
+
+class Undefined(Plain):
+    def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        return {**super().metrics(model, batch), "auc": hop.WholeSet(one_class, model(batch["x"])[:, 1], batch["y"])}
+
+
+def test_an_undefined_score_is_nan_and_explained(valid: hop.Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = hop.Experiment(
+        Undefined(),
+        train=arrays(),
+        valid=valid,
+        space={"lr": 0.1},
+        search=hop.Random(trials=1, max_epochs=1),
+        metric="auc",
+        mode="max",
+        name="e",
+        backend="inline",
+    )
+    results = experiment.fit()
+    assert math.isnan(results.trials[0].metrics["auc"])
+    text = "the metric 'auc' is NaN over 61 rows: Only one class is present"
+    assert text in results.trials[0].log() and text in " ".join(capsys.readouterr().out.split())
+
+
+def test_too_many_rows_are_refused(valid: hop.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_set, "LIMIT", 1000)
+    with pytest.raises(HopfleetError, match=r"metric '\w+': the 61 validation rows would take .* GiB"):
+        fitted(valid)
+
+
+class Averaged(Plain):
+    def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        return {**super().metrics(model, batch), "val_f1": 0.5}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_averaged_score_is_doubted(
+    valid: hop.Dataset, several: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    data = valid if several else hop.partition(arrays(61, seed=1), tmp_path / "one", partitions=1)
+    given: dict[str, Any] = {"space": {"lr": 0.1}, "search": hop.Random(trials=1, max_epochs=1), "name": "e"}
+    hop.Experiment(Averaged(), train=arrays(), valid=data, backend="inline", **given).fit()
+    said = "the metric 'val_f1' is averaged over batches" in " ".join(capsys.readouterr().out.split())
+    assert said is several
