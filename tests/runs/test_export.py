@@ -299,7 +299,7 @@ def test_a_bundle_writes_what_is_wanted(home: Path) -> None:
     assert batch["prediction"].to_pylist() == wanted
     assert bundle.predict(ROWS, to=home / "out" / "parts") == 3
     assert [path.name for path in (home / "out" / "parts").iterdir()] == ["part-00000.parquet"]
-    with pytest.raises(TaskError, match=r"training: x is float64\[2\], not float32\[2\]; y is missing"):
+    with pytest.raises(TaskError, match=r"training: x is float64\[2\], not float32\[2\]; rename"):
         bundle.predict({"x": [[0.5, 0.25]]})
 
 
