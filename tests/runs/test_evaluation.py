@@ -204,7 +204,9 @@ class TestPredictions:
         for wanted in (None, iter):
             with pytest.raises(TaskError, match=r"^the rows differ from .*: x is float32\[1\], not float32; rename"):
                 list(results.best.predict(other, task=Strict(), to=wanted))
-            with pytest.raises(DataError, match=r"lacking: has none of the columns x of .*; it has z; rename the columns"):
+            with pytest.raises(
+                DataError, match=r"lacking: has none of the columns x of .*; it has z; rename the columns"
+            ):
                 list(results.best.predict(lacking, task=Strict(), to=wanted))
             with pytest.raises(DataError, match=r"^data: lacks the columns x"):
                 open_data({"z": [1, 2]}, ["x"], None, tmp_path / "table", labelled=False)

@@ -95,13 +95,12 @@ def dataset(role: str, source: Any) -> Any:
 
 def valid(source: Any, task: Task, teams: Sequence[TeamShape]) -> Any:
     """Return the validation data as ``dataset`` does, the folds that text like ``kfold(5)`` asks for, or None."""
-    folds = KFold.parse(source) if isinstance(source, str) else None
     if isinstance(source, int | float):
         raise UsageError(
             f"valid={source!r}: must be data, not a number; divide the rows with data = hop.split(source, folder, "
             "{'train': 0.8, 'valid': 0.2}) and pass train=data['train'], valid=data['valid'], or use valid='kfold(5)'"
         )
-    if folds is None:
+    if (folds := KFold.parse(source) if isinstance(source, str) else None) is None:
         return None if source is None else dataset("valid", source)
     if blocker := task.framework.fusion_blocker:
         raise UsageError(f"valid={source!r}: the models of {type(task).__name__} cannot train together: {blocker}")

@@ -243,6 +243,14 @@ class Progress:
         if len(self.visits) % self.partitions == 0:
             self.todo = set(range(self.partitions))
 
+    def finish_evaluation(self, partition: int, seconds: float, sums: Mapping[str, RowSum], covers: int) -> None:
+        """Keep the metrics of an evaluation that ``covers`` one partition or all; one of all replaces the others."""
+        self.evaluation_seconds = max(self.evaluation_seconds, seconds)
+        if covers > 1:
+            self.evaluated = {other: {} for other in range(covers)} | {partition: sums}
+        else:
+            self.evaluated.setdefault(partition, sums)
+
     def roll_back(self, version: int) -> list[int]:
         """Forget the units after ``version`` and force them next; return their partitions."""
         undone = self.visits[version:]

@@ -363,29 +363,18 @@ class Schedule(ScheduleView):
                 for other in list(self.ready.values()):
                     self._refresh(other)
 
-    def finish(
-        self, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum], *, whole: bool = False
-    ) -> None:
+    def finish(self, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum], whole: bool = False) -> None:
         """running -> done; ``whole`` tells whether an evaluation covered all validation partitions."""
         progress = self._release(self.slots[worker], unit)
         if unit.trains:
             self._finish_training(progress, worker, unit, max(seconds, TINY), sums)
         else:
-            if whole:
-                self._gather()
-                progress.evaluated = {partition: {} for partition in range(self.valid_partitions)}
-            if unit.partition not in progress.evaluated or whole:
-                progress.evaluated[unit.partition] = sums
-            progress.evaluation_seconds = max(progress.evaluation_seconds, seconds)
+            progress.finish_evaluation(unit.partition, seconds, sums, self.valid_partitions if whole else 1)
             self.evaluation_seconds = max(self.evaluation_seconds, seconds)
-        self._refresh(progress)
-
-    def _gather(self) -> None:
-        """Expect evaluations to cover all validation partitions."""
-        if not self.gathers:
-            self.gathers = True
-            for other in list(self.awaiting.values()):
+            self.gathers |= whole
+            for other in [*self.awaiting.values()] if whole else ():
                 self._refresh(other)
+        self._refresh(progress)
 
     def _finish_training(
         self, progress: Progress, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum]
