@@ -208,7 +208,7 @@ class TestPredictions:
                 DataError, match=r"lacking: has none of the columns x of .*; it has z; rename the columns"
             ):
                 list(results.best.predict(lacking, task=Strict(), to=wanted))
-            with pytest.raises(DataError, match=r"^data: lacks the columns x"):
+            with pytest.raises(DataError, match=r"^data: has none of the columns x"):
                 open_data({"z": [1, 2]}, ["x"], None, tmp_path / "table", labelled=False)
 
     def test_need_no_labels(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,3 +155,20 @@ def test_an_averaged_score_is_doubted(
     hop.Experiment(Averaged(), train=arrays(), valid=data, backend="inline", **given).fit()
     said = "the metric 'val_f1' is averaged over batches" in " ".join(capsys.readouterr().out.split())
     assert said is several
+
+
+def test_arrays_are_split_and_a_fraction_is_no_validation_data(tmp_path: Path) -> None:
+    pair = (np.zeros((20, 3), "float32"), np.arange(20))
+    for given, text in [
+        ((pair,), "folder=None: must be the folder"),
+        ((pair, tmp_path), "fractions=None: must be the"),
+    ]:
+        with pytest.raises(HopfleetError, match=f"{text}.*e.g. data = hop.split"):
+            hop.split(*given)
+    made = hop.split(pair, tmp_path / "split", {"train": 0.8, "valid": 0.2}, quiet=True)
+    assert {name: (data.rows, list(data.columns)) for name, data in made.items()} == {
+        "train": (16, ["x", "y"]),
+        "valid": (4, ["x", "y"]),
+    }
+    with pytest.raises(HopfleetError, match=r"valid=0.2: must be data, not a number; divide the rows .* 'kfold\(5\)'"):
+        fitted(0.2)
