@@ -196,7 +196,7 @@ class RunFolder:
     def keep_notes(self, notes: dict[str, Any]) -> None:
         """Write notes and tags. Raise UsageError if the disk does not take them."""
         try:
-            write_text(self.notes_file, json.dumps(notes) + "\n", durable=True)
+            write_text(self.notes_file, json_text(notes), durable=True)
         except OSError as error:
             raise UsageError(trouble(self.notes_file, error)) from error
 

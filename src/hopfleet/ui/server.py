@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import sys
-import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import TextIO
 
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import RunFolder, find_run
-from hopfleet.support.files import write_text
+from hopfleet.support.files import temporary_folder, write_text
 from hopfleet.ui import CODES, PARENT, PORT, SOCKET, TOKEN
 from hopfleet.ui.access import Access, is_loopback
 from hopfleet.ui.secrets import CODE_SECONDS, Codes, Sessions, checked_token
@@ -100,7 +99,7 @@ def serve(name: str | None, options: Options, show: Callable[[str], None]) -> No
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(KeyboardInterrupt))
         if options.browse:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopfleet-")))
+            folder = stack.enter_context(temporary_folder())
             _browse(folder / "open.html", address())
         server.run(sockets=listeners)
 
