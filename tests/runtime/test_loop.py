@@ -27,7 +27,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
 from hopfleet.store.journal import Journal
-from hopfleet.support import files
+from hopfleet.support.files import transfers as files
 from tests.helpers.cluster.chained import chained
 
 START = [m.RunStarted("test")]

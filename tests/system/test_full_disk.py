@@ -34,6 +34,7 @@ from hopfleet.monitor.terminal.watcher import DiskNotes
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.support.files import transfers as files
+from hopfleet.support.files import trouble
 from hopfleet.testing.tasks import CountingSession, CountingTask
 from hopfleet.worker.saver import Saver
 
@@ -187,7 +188,7 @@ def test_pauses_grow_and_messages_name_file_error_and_remedy(tmp_path: Path) -> 
     pauses = files.back_off()
     assert [next(pauses) for _ in range(12)][-2:] == [files.LONGEST_PAUSE] * 2
     error = OSError(errno.EIO, "Input/output error")
-    assert files.trouble(tmp_path, error) == (
+    assert trouble(tmp_path, error) == (
         f"{tmp_path}: cannot be written (Input/output error); check that disk and the permissions"
     )
 

@@ -7,6 +7,7 @@ folders that belong to this user. ``tools/check_house.py`` keeps other modules f
 from __future__ import annotations
 
 from hopfleet.support.files.reading import (
+    FULL,
     LIMITS,
     check_plain,
     check_private,
@@ -79,6 +80,7 @@ from hopfleet.support.files.writing import (
 )
 
 __all__ = [
+    "FULL",
     "LIMITS",
     "MARKER",
     "append",
