@@ -13,6 +13,7 @@ from hopfleet.domain.messages import Event, SaveDelayed, SaveVersion, VersionSav
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.store.versions.cluster import NodeVersions, local_versions
 from hopfleet.store.versions.local import Versions
+from hopfleet.support.files import digest
 from hopfleet.support.files import transfers as files
 from hopfleet.worker.saver import PARTS, Saver
 
@@ -66,7 +67,7 @@ def test_neither_the_model_nor_others_wait_for_the_network(tmp_path: Path) -> No
     versions.may.set()
     event = told.get(timeout=WAIT)
     assert isinstance(event, VersionSaved) and (event.trial, event.durable) == ("t0001", True)
-    assert event.digest == files.digest(versions.find(VersionRef("t0001", 2, 1), event.digest))
+    assert event.digest == digest(versions.find(VersionRef("t0001", 2, 1), event.digest))
     assert not versions.path(VersionRef("t0001", 2, 1), durable=True).exists(), "no copy is kept"
     first.close()
     versions.release()
