@@ -238,28 +238,39 @@ FAULTS = {
     "number": "float: must be a scalar tensor",
     "raise": "ValueError: a bad batch",
     "exit": "SystemExit: 3",
+    "interrupt": "KeyboardInterrupt",
+    "base": "BaseException: of no ordinary kind",
     "metrics": "ValueError: no metric today",
+}
+
+
+NO_TERMINAL = {
+    "input": r"input\(\) needs a terminal, and a worker has none; use backend='inline'",
+    "breakpoint": r"breakpoint\(\) needs a terminal, and a worker has none; use backend='inline'",
 }
 
 
 @pytest.mark.parametrize("backend", ["inline", "local"])
 def test_a_bad_configuration_fails_alone(backend: str) -> None:
-    faults = [*FAULTS, "none", "kill"] if backend == "local" else [*FAULTS, "none"]
+    expected = FAULTS if backend == "inline" else FAULTS | NO_TERMINAL
+    faults = [*expected, "none", *(["kill"] if backend == "local" else [])]
     space = {"fault": hop.grid_search(faults)}
     results = experiment(Faulty(), space=space, search=hop.Grid(max_epochs=2), backend=backend).fit(quiet=True)
     by_fault = {trial.config["fault"]: trial for trial in results.trials}
-    for fault, words in FAULTS.items():
+    for fault, words in expected.items():
         trial = by_fault[fault]
         assert trial.state is hop.TrialState.FAILED
         assert trial.error is not None
         assert re.search(words, trial.error), trial.error
-        if fault in ("build", "raise", "metrics"):
+        if fault in ("build", "raise", "exit", "interrupt", "base", "metrics"):
             assert "Traceback" in trial.error
             assert "sample_tasks.py" in trial.error
     assert by_fault["none"].state is hop.TrialState.COMPLETED
     assert results.best.id == by_fault["none"].id
     if backend == "local":
         assert "3 workers in a row were lost" in (by_fault["kill"].error or "")
+        others = [trial.error or "" for fault, trial in by_fault.items() if fault != "kill"]
+        assert not any("workers in a row" in error for error in others)
 
 
 def test_a_killed_worker_costs_one_unit(tmp_path: Path, own_home: Path) -> None:

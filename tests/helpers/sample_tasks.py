@@ -125,6 +125,14 @@ class Faulty(Plain):
                 raise ValueError("a bad batch")
             case "exit":
                 raise SystemExit(3)
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "base":
+                raise BaseException("of no ordinary kind")
+            case "input":
+                input("ready? ")
+            case "breakpoint":
+                breakpoint()
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
         return loss
@@ -153,12 +161,23 @@ CHECKED = 4
 """Batches that a process trains in the check of a configuration before a run, which these tasks pass."""
 
 
-class HangOnce(Plain):
+class Counted(Plain):
+    """Counts batches of a process over all of its trials: what hooks set on ``self`` belongs to one trial."""
+
+    def __init__(self) -> None:
+        self.batches = [0]
+
+    def count(self) -> int:
+        """Count a batch; return the number so far."""
+        self.batches[0] += 1
+        return self.batches[0]
+
+
+class HangOnce(Counted):
     """Never comes to an end the first time that a file named in the configuration can be created."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        self.count = getattr(self, "count", 0) + model.training
-        if self.count <= CHECKED or not model.training:
+        if not model.training or self.count() <= CHECKED:
             return super().loss(model, batch)
         try:
             Path(self.config["mark"]).touch(exist_ok=False)
@@ -167,12 +186,11 @@ class HangOnce(Plain):
         return threading.Event().wait()
 
 
-class KillOnce(Plain):
+class KillOnce(Counted):
     """Kills its worker the first time that a file named in the configuration can be created."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        self.count = getattr(self, "count", 0) + model.training
-        if self.count <= CHECKED or not model.training:
+        if not model.training or self.count() <= CHECKED:
             return super().loss(model, batch)
         try:
             Path(self.config["mark"]).touch(exist_ok=False)
@@ -181,10 +199,8 @@ class KillOnce(Plain):
         return os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Starved(Everything):
+class Starved(Everything, Counted):
     """Its device runs out of memory at a batch (``config["at"]``) of a process, as long as marks can be made."""
-
-    batches = 0
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         self.run_out("train")
@@ -197,9 +213,8 @@ class Starved(Everything):
     def run_out(self, during: str) -> None:
         if during != self.config["during"]:
             return
-        self.batches += 1
         marks = sorted(Path(self.config["marks"]).glob("left-*"))
-        if self.batches >= self.config["at"] and marks:
+        if self.count() >= self.config["at"] and marks:
             marks[0].unlink()
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def test_a_killed_test_goes_on(results: hop.Results, tmp_path: Path, monkeypatch
     def killed(self: MeanSession, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         seen.append(len(seen))
         if len(seen) == 3:
-            raise KeyboardInterrupt
+            signal.default_int_handler(signal.SIGINT, None)  # as Ctrl-C does
         return evaluate(self, batches, seed=seed)
 
     monkeypatch.setattr(MeanSession, "evaluate", killed)
@@ -255,7 +256,7 @@ class TestPredictions:
         def killed(self: MeanTask, model: Any, batch: Any) -> Any:
             seen.append(batch["x"][0])
             if len(seen) == 3:
-                raise KeyboardInterrupt
+                signal.default_int_handler(signal.SIGINT, None)  # as Ctrl-C does
             return predict(self, model, batch)
 
         monkeypatch.setattr(MeanTask, "predict", killed)

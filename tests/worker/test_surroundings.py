@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from hopfleet.worker.changed_modules import changes
 from hopfleet.worker.logs import copied
 from hopfleet.worker.records import MOST, MOST_OF_ONE, RecordReporter
-from hopfleet.worker.surroundings import Output, Surroundings
+from hopfleet.worker.surroundings.changed_modules import changes
+from hopfleet.worker.surroundings.script import Output, Surroundings
 
 TASK = """
 import deeper_settings

@@ -21,14 +21,27 @@ from tests.helpers.sample_tasks import Plain, arrays
 class Counting(Plain):
     """Depends on a counter of its own."""
 
-    seen = 0
+    seen = [0]  # noqa: RUF012
 
     def loss(self, model: Any, batch: Any) -> Any:
-        Counting.seen += 1
-        return super().loss(model, batch) * Counting.seen
+        self.seen[0] += 1
+        return super().loss(model, batch) * self.seen[0]
 
 
-@pytest.mark.parametrize(("task", "run", "doubts"), [(Counting(), "r", 1), (Counting(), "", 0), (Plain(), "r", 0)])
+class PutBack(Plain):
+    """Depends on a counter that starts anew with each unit, because a number is put back."""
+
+    count = 0
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        PutBack.count += 1
+        return super().loss(model, batch) * PutBack.count
+
+
+@pytest.mark.parametrize(
+    ("task", "run", "doubts"),
+    [(Counting(), "r", 1), (Counting(), "", 0), (PutBack(), "r", 0), (Plain(), "r", 0)],
+)
 def test_the_first_trial_that_is_timed_hops(
     task: Any, run: str, doubts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

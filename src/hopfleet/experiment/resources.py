@@ -26,7 +26,7 @@ from hopfleet.support.files import make_folder
 from hopfleet.support.machine import choose_workers, most_workers, this_machine
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
-from hopfleet.worker.surroundings import Surroundings
+from hopfleet.worker.surroundings.script import Surroundings
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment

@@ -15,6 +15,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.estimate import ResourceEstimate
+from hopfleet.frameworks.process_settings import Changes, ProcessSetting
 from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.frameworks.tracked_config import TrackedConfig as TrackedConfig
 from hopfleet.frameworks.views import StepCount, view_of
@@ -80,6 +82,12 @@ class Session(ABC):
 
     #: Whether the process is the user's own, whose random streams must be left as they are.
     guest: bool = True
+
+    #: The settings of the process that ``build`` made. Workers have them in force while the trial's code runs.
+    own_settings: Changes = MappingProxyType({})
+
+    #: Whether ``load`` builds the model, rather than the making of the session.
+    builds_on_load: bool = False
 
     #: Whether other processes hold parts of the state, so that a save begins with a copy made by the main thread.
     spread: bool = False
@@ -182,7 +190,7 @@ class Session(ABC):
         return ()
 
 
-Result = dict[str, RowSum] | Exception
+Result = dict[str, RowSum] | BaseException
 """The outcome of a member's part: sums, or the exception that ended it."""
 
 
@@ -315,6 +323,10 @@ class Framework(TeamTrainer, ABC):
         finally:
             self.apply(before)
 
+    def process_settings(self) -> Sequence[ProcessSetting]:
+        """Return what a trial's code may change in the framework, so that workers put it back."""
+        return ()
+
     def estimate(self, session: Any, batches: Batches) -> ResourceEstimate:
         """Train a session on some batches and return what a row takes. Raise UsageError if that cannot be counted."""
         raise UsageError("the operations of this framework are not counted: plans are made for PyTorch tasks")
@@ -394,6 +406,10 @@ class Task(ABC):
     @abstractmethod
     def framework(self) -> Framework:
         """The adapter that trains this task."""
+
+    def initialize_worker(self) -> None:
+        """Prepare a process before its first trial. Settings that are made here hold for all trials of the process."""
+        return
 
     @property
     def batching(self) -> Batching | None:

@@ -180,7 +180,7 @@ class FoldedSession(Session):
         except IsolationError as error:
             raise TaskError(f"the models of its folds cannot train together: {error}") from error
         for number, ends, result in zip(others, closes, results, strict=True):
-            if isinstance(result, Exception):
+            if isinstance(result, BaseException):
                 raise result
             sums.append(result)
             self._units[number] = 0 if ends else self._units[number] + 1

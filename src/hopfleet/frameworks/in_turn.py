@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result, Session
+from hopfleet.support.user_code import interrupts
 
 
 class InTurn(Flotilla):
@@ -33,7 +34,9 @@ class InTurn(Flotilla):
             self.turn(number)
             try:
                 results.append({} if number in self.given_up() else work(session, kept))
-            except Exception as error:
+            except BaseException as error:
+                if interrupts(error):
+                    raise
                 results.append(error)
             seconds.append(time.perf_counter() - began)
         whole = sum(seconds)

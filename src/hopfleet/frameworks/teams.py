@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 
 from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.errors import UsageError
+from hopfleet.frameworks.process_settings import Around, unwatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,11 @@ class Team(ABC):
     placement: Placement
 
     @abstractmethod
-    def follow(self, open_session: Callable[..., object]) -> None:
-        """Do what the first member says, until it is gone. ``open_session`` makes this member's part of a session."""
+    def follow(self, open_session: Callable[..., object], around: Around = unwatched) -> None:
+        """Do what the first member says, until it is gone. ``open_session`` makes this member's part of a session.
+
+        ``around`` has the own settings of a trial in force while its code runs.
+        """
 
 
 class TeamTrainer:
@@ -80,6 +84,6 @@ class TeamTrainer:
         """
         raise NotImplementedError("a framework with strategies for teams must implement Framework.join")
 
-    def follow(self, team: Team) -> None:
-        """Serve the first member of a team until it is gone."""
+    def follow(self, team: Team, around: Around = unwatched) -> None:
+        """Serve the first member of a team until it is gone, with each trial's own settings in force ``around`` it."""
         raise NotImplementedError("a framework with strategies for teams must implement Framework.follow")

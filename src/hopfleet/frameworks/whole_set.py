@@ -230,9 +230,9 @@ def scored(parts: Sequence[Result]) -> Result:
     """Return the metrics of all partitions, given in their order: scores in place of gathered rows."""
     try:
         for part in parts:
-            if isinstance(part, Exception):
+            if isinstance(part, BaseException):
                 raise part
-        found = add(part for part in parts if not isinstance(part, Exception))
+        found = add(part for part in parts if not isinstance(part, BaseException))
         return {name: value.scored() if isinstance(value, Gathered) else value for name, value in found.items()}
     except Exception as error:
         return error

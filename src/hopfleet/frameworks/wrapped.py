@@ -7,6 +7,7 @@ from typing import Any
 
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache, Framework, Task
+from hopfleet.frameworks.process_settings import ProcessSetting
 
 
 class WrappedTask(Task):
@@ -16,6 +17,9 @@ class WrappedTask(Task):
         self.inner = task
         self.preload = task.preload
         self.transform = task.transform
+
+    def initialize_worker(self) -> None:
+        self.inner.initialize_worker()
 
 
 class WrappedFramework(Framework):
@@ -32,6 +36,9 @@ class WrappedFramework(Framework):
 
     def apply(self, settings: Mapping[str, Any]) -> None:
         self.inner.apply(settings)
+
+    def process_settings(self) -> Sequence[ProcessSetting]:
+        return self.inner.process_settings()
 
     def modules(self, strategy: str) -> Sequence[str]:
         return self.inner.modules(strategy)

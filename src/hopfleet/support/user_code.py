@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import os
+import signal
 import sys
 import sysconfig
 import traceback
@@ -86,6 +88,25 @@ def hook(error: BaseException) -> str:
     """Return the name of the user's first function in an exception's traceback, as in ``Digits.build``; or empty."""
     found = users_traceback(error)
     return "" if found is None else found.tb_frame.f_code.co_qualname
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether an exception is a Ctrl-C, rather than raised by code that a trial runs.
+
+    Workers in processes of their own ignore Ctrl-C. In the user's process, Python raises KeyboardInterrupt wherever
+    the code happens to be; only a statement in the user's own code raises it on purpose.
+    """
+    if isinstance(error, Exception) or not isinstance(error, KeyboardInterrupt):
+        return isinstance(error, GeneratorExit)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return True
+    code = last.tb_frame.f_code
+    return not users_file(code.co_filename) or code.co_code[last.tb_lasti] != dis.opmap["RAISE_VARARGS"]
 
 
 def users_modules(starts: Iterable[object]) -> list[ModuleType]:

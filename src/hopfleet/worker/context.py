@@ -16,6 +16,7 @@ from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Framework, Session
+from hopfleet.frameworks.process_settings import Found
 from hopfleet.frameworks.teams import Team
 from hopfleet.support.logging import SCHEDULES, messages
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
@@ -24,6 +25,8 @@ from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Capture, veiled
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.surroundings.isolation import Isolation, listed, merged
+from hopfleet.worker.surroundings.table import settings_of
 
 
 class WorkerContext:
@@ -55,6 +58,12 @@ class WorkerContext:
         self.engine_cache.team, self.engine_cache.fast = team, spec.fast
         self.interruption = Interruption()
         self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
+        self.isolation = Isolation(settings_of(spec.task), guest=guest)
+        #: Trials whose hooks change settings of the process as they train: these train by themselves.
+        self.unsettled: set[str] = set()
+        #: Trials and changes that the user was warned about.
+        self._told: set[str] = set()
+        self._initialized = False
         #: The values of secrets, by their references.
         self._secrets: dict[str, str] = {}
 
@@ -65,14 +74,21 @@ class WorkerContext:
     # ----------------------------------------------------------------------------------------------- sessions
 
     def open(self, trial: Trial) -> Session:
-        """Build a trial's model."""
-        session = self._framework_of(trial).open(
-            self.config(trial),
-            seed=trial.seed,
-            placement=self.placement_of(trial),
-            threads=self.spec.threads,
-            cache=self.engine_cache,
-        )
+        """Build a trial's model, and keep the settings that its code makes."""
+        if not self._initialized:
+            self.spec.task.initialize_worker()
+            self._initialized = True
+        config = self.config(trial)
+        with self.isolation.around({}) as found:
+            session = self._framework_of(trial).open(
+                config,
+                seed=trial.seed,
+                placement=self.placement_of(trial),
+                threads=self.spec.threads,
+                cache=self.engine_cache,
+            )
+        session.own_settings = found.changes
+        self._tell_of_left(trial.id, found)
         session.guest = self.guest
         if self.spec.metric:
             session.check_goal(self.spec.metric, self.spec.mode)
@@ -99,6 +115,37 @@ class WorkerContext:
         if strategy == SINGLE.strategy:
             return Placement.on(self.placement.device)
         return replace(self.placement, strategy=strategy)
+
+    @contextlib.contextmanager
+    def within(self, session: Session, trial: Trial, *, keeps: bool = False) -> Iterator[None]:
+        """Have the settings of a trial in force while its code runs, and those of the process afterwards.
+
+        What the code changes lasts until then, or stays the trial's own if the session ``keeps`` it.
+        """
+        with self.isolation.around(session.own_settings) as found:
+            yield
+        self._tell_of_left(trial.id, found)
+        if keeps:
+            session.own_settings = merged(session.own_settings, found.changes)
+        elif found.changes:
+            self.unsettled.add(trial.id)
+            if trial.id in self._told:
+                return
+            self._told.add(trial.id)
+            messages().warning(
+                "%s: a hook other than build() changed %s: the change lasts until the unit (one partition) ends, and "
+                "the trial trains by itself; make such settings in build()",
+                trial.id, listed(found.changes),
+            )  # fmt: skip
+
+    def _tell_of_left(self, trial: str, found: Found) -> None:
+        """Warn once of each change that cannot be put back."""
+        if new := [name for name in found.left if name not in self._told]:
+            self._told.update(new)
+            messages().warning(
+                "%s changed %s, which all trials of a worker share: a trial must not depend on what others set there",
+                trial, ", ".join(new),
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:

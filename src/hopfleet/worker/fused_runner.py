@@ -13,12 +13,25 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.base import GivenUp, IsolationError, Result, Session, SharedStateChanged
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
+from hopfleet.support.user_code import interrupts
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.stream import Stream
 from hopfleet.worker.interruption import InterruptibleStream
+from hopfleet.worker.logs import Turn
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.saver import Saver
+from hopfleet.worker.surroundings.isolation import SettingsChanged, alike
 from hopfleet.worker.unit_runner import UnitRunner, locate
+
+
+def _after(check: Turn, turn: Turn) -> Turn:
+    """Return a turn that begins with a check."""
+
+    def checked(number: int) -> None:
+        check(number)
+        turn(number)
+
+    return checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +65,28 @@ class FusedRunner:
             held = self._models.holds(command.model)
             with contextlib.nullcontext() if held else self._units.reporting(command, trial, started):
                 members.append(Member(command, trial, *self._models.take(command, trial)))
-        while members:
-            some, members = members[: self._most], members[self._most :]
-            for group in self._groups(some):
-                self._run_some(group, started)
-                started = clock.now()
+        for left in self._alike(members):
+            while left:
+                some, left = left[: self._most], left[self._most :]
+                for group in self._groups(some):
+                    self._run_some(group, started)
+                    started = clock.now()
         self._given_up.clear()
         self._context.interruption.forget(command.attempt for command, _ in units)
+
+    def _alike(self, members: list[Member]) -> list[list[Member]]:
+        """Group members whose own settings are the same; one that changes settings as it trains is by itself."""
+        found: list[list[Member]] = []
+        for member in members:
+            own = member.session.own_settings
+            for group in found if member.trial.id not in self._context.unsettled else ():
+                first = group[0]
+                if first.trial.id not in self._context.unsettled and alike(first.session.own_settings, own):
+                    group.append(member)
+                    break
+            else:
+                found.append([member])
+        return found
 
     def _groups(self, members: list[Member]) -> list[list[Member]]:
         """Group members that can train together: those of one batch size, or all if the partition is on the device."""
@@ -121,9 +149,10 @@ class FusedRunner:
             with context.capture(*logs) as turn, context.guarded(), contextlib.ExitStack() as stack:
                 for member in members:
                     stack.enter_context(context.veiled(member.trial))
+                check = stack.enter_context(context.isolation.around_all(first.session.own_settings))
                 sessions = [member.session for member in members]
                 flotilla = context.framework.flotilla(sessions, fast=context.spec.fast)
-                flotilla.turn, flotilla.given_up = turn, given_up
+                flotilla.turn, flotilla.given_up = _after(check, turn), given_up
                 self._saver.under_way()
                 unit = first.command.unit
                 if unit.trains:
@@ -146,22 +175,32 @@ class FusedRunner:
                     )
         except GivenUp:
             return []
-        except (Exception, SystemExit) as error:
-            self._units.check_device(error)
-            if isinstance(error, SharedStateChanged):
-                messages().warning("%s; from now on each trial has its own", describe(error))
-                self._models.make_room()
-            elif isinstance(error, IsolationError):
-                self._limit(len(members), str(error), most=1)
-            else:
-                self._limit(len(members), describe(error), most=len(members) // 2)
+        except BaseException as error:
+            if interrupts(error):
+                raise
+            self._start_anew(error, members)
             return None
         for member, result in zip(members, results, strict=True):
             self._units.check_device(result)
-            if not isinstance(result, Exception) and (context.spec.valid is None or not unit.trains):
+            if not isinstance(result, BaseException) and (context.spec.valid is None or not unit.trains):
                 context.count_parameters(member.session, result)
         found = zip(members, results, flotilla.shares, strict=True)
         return [entry for entry in found if entry[0].command.attempt not in self._given_up]
+
+    def _start_anew(self, error: BaseException, members: list[Member]) -> None:
+        """Say why members that trained together start anew, and prevent it in later units."""
+        self._units.check_device(error)
+        if isinstance(error, SettingsChanged):
+            if error.member is not None:
+                self._context.unsettled.add(members[error.member].trial.id)
+            messages().warning("%s: %d trials train this unit one by one", error, len(members))
+        elif isinstance(error, SharedStateChanged):
+            messages().warning("%s; from now on each trial has its own", describe(error))
+            self._models.make_room()
+        elif isinstance(error, IsolationError):
+            self._limit(len(members), str(error), most=1)
+        else:
+            self._limit(len(members), describe(error), most=len(members) // 2)
 
     def _streams(self, members: list[Member]) -> tuple[list[Stream], list[int]]:
         """Return a stream of batches for each batch size, and the number of each member's stream."""
@@ -181,7 +220,7 @@ class FusedRunner:
 
     def _report(self, member: Member, result: Result, share: float, started: float) -> None:
         command = member.command
-        if not isinstance(result, Exception):
+        if not isinstance(result, BaseException):
             self._units.finish(command, member.session, started, member.hopped, result, share)
         elif not self._cramped(result):
             locate(result, command.unit)
@@ -190,7 +229,7 @@ class FusedRunner:
 
     def _cramped(self, result: Result) -> bool:
         """Whether a member failed because the members did not fit into memory together."""
-        return isinstance(result, Exception) and self._context.framework.out_of_memory(result)
+        return isinstance(result, BaseException) and self._context.framework.out_of_memory(result)
 
     def _limit(self, members: int, reason: str, *, most: int) -> None:
         """Limit the members of later flotillas to ``most``."""

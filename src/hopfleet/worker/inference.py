@@ -102,6 +102,8 @@ def _whole(config: Config) -> Config:
 class InferenceSession(Session):
     """A trained model over one partition at a time."""
 
+    builds_on_load = True
+
     def __init__(self, task: InferenceTask, framework: Framework, config: Config) -> None:
         self.config = config
         self._task = task

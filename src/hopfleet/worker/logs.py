@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hopfleet.support.files import open_nowhere, open_to_append, shorten
-from hopfleet.worker.surroundings import Output
+from hopfleet.worker.surroundings.script import Output
 
 Turn = Callable[[int], None]
 """Says whose output follows, by the position of its file."""

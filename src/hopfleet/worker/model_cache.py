@@ -89,9 +89,12 @@ class ModelCache:
         session = held.session if held is not None and parent is None else self._context.open(trial)
         try:
             if parent is None:
-                session.load(path)
+                with self._context.within(session, trial, keeps=session.builds_on_load):
+                    session.load(path)
             else:
-                session.inherit(path, self._context.open(replace(trial, config=parent.config)))
+                other = self._context.open(replace(trial, config=parent.config))
+                with self._context.within(session, trial):
+                    session.inherit(path, other)
         except CheckpointError as error:
             raise VersionUnusable(error, intact=True) from error
         return session, True

@@ -36,6 +36,9 @@ from hopfleet.worker.protocol import (
 )
 from hopfleet.worker.serving import carry_out, sign_of_life
 from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.surroundings import terminal
+from hopfleet.worker.surroundings.isolation import Isolation
+from hopfleet.worker.surroundings.table import settings_of
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
 
@@ -59,12 +62,13 @@ def serve(connection: Connection, links: Sequence[Connection] = ()) -> None:
         spec: WorkerSpec = cloudpickle.loads(connection.recv_bytes())
         spec.task.framework.apply(spec.settings)
         spec.surroundings.adopt()
+        terminal.do_without()
         framework = spec.task.framework
         team = framework.join(Membership(start.rank, start.placement, links)) if links else None
         if team is not None and start.rank:
             send(Ready(os.getpid(), start.placement.devices[start.rank]))
             _start_heart(send, spec, start)
-            framework.follow(team)
+            framework.follow(team, Isolation(settings_of(spec.task), guest=False).around)
             return
         shares = spec.run and needs_feed(spec)
         folder = SharedMemory(spec.checkpoints).batches(spec.run) if shares else None

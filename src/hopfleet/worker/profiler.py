@@ -17,7 +17,7 @@ from hopfleet.frameworks.base import Session
 from hopfleet.frameworks.whole_set import check_room, doubtful
 from hopfleet.store.base import VersionStore
 from hopfleet.support.files import digest
-from hopfleet.support.user_code import describe_with_place, format_traceback, place
+from hopfleet.support.user_code import describe_with_place, format_traceback, interrupts, place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import UnitBatches
 from hopfleet.worker.feeding.stream import FirstBatches, valid_batch
@@ -83,7 +83,7 @@ class Profiler:
                 if not batches:
                     self._train(session, trial, unit, 2)
                 if context.spec.valid is not None:
-                    metrics, _ = self._evaluate_one(session)
+                    metrics, _ = self._evaluate_one(session, trial)
                 context.count_parameters(session, metrics)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, averaged=self._averaged(metrics))
@@ -98,7 +98,9 @@ class Profiler:
                 sessions = [session]
                 del session
                 return self._hopped(found, sessions, trial, unit, seconds)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if interrupts(error):
+                raise
             with contextlib.suppress(Exception):
                 context.framework.explain(error)
             veil = context.veil(trial)
@@ -115,7 +117,7 @@ class Profiler:
             session = context.open(trial)
             self._train(session, trial, unit, 2)
             if context.spec.valid is not None:
-                metrics, _ = self._evaluate_one(session)
+                metrics, _ = self._evaluate_one(session, trial)
             context.count_parameters(session, metrics)
             sessions = [session]
             del session
@@ -142,21 +144,28 @@ class Profiler:
             stayed = self._digest(NEXT, session)
             del session
             hopped = context.open(trial)
-            hopped.load(self._versions.find(PROBE))
+            self._load(hopped, trial)
             if not cpu and self._digest(PROBE, hopped) != saved:
                 return CHANGED
             self._train(hopped, trial, unit, 1)
             if not cpu or self._digest(NEXT, hopped) == stayed:
                 return ""
-            hopped.load(self._versions.find(PROBE))
+            self._load(hopped, trial)
             return DRIFTED if self._digest(PROBE, hopped) == saved else CHANGED
         finally:
             self._versions.forget(PROBE.trial)
 
+    def _load(self, session: Session, trial: Trial, checksum: str = "") -> None:
+        """Load the version that was saved."""
+        path = self._versions.find(PROBE, checksum)
+        with self._context.within(session, trial):
+            session.load(path)
+
     def _train(self, session: Session, trial: Trial, unit: Unit, batches: int) -> None:
         """Train on the first batches of a unit."""
         stream = self._context.train_stream(session, trial, unit)
-        session.train(FirstBatches(batches, stream, self._context.batch_size(trial)), last=False)
+        with self._context.within(session, trial):
+            session.train(FirstBatches(batches, stream, self._context.batch_size(trial)), last=False)
 
     def _digest(self, ref: VersionRef, session: Session, *, durable: bool = False) -> str:
         """Save a session, and return the digest of the file."""
@@ -169,7 +178,8 @@ class Profiler:
             return ""
         self._repeated = True
         stream = self._context.train_stream(session, trial, unit)
-        return session.varying(FirstBatches(1, stream, self._context.batch_size(trial)))
+        with self._context.within(session, trial):
+            return session.varying(FirstBatches(1, stream, self._context.batch_size(trial)))
 
     def _unsteady(self, trial: Trial) -> str:
         """Return a column that differs when a batch is transformed twice, if any. Only the first call checks."""
@@ -189,13 +199,14 @@ class Profiler:
         several = valid is not None and (len(valid) > 1 or valid.rows > valid_batch(valid, self._context.placement))
         return doubtful(metrics) if several else ""
 
-    def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
+    def _evaluate_one(self, session: Session, trial: Trial) -> tuple[dict[str, RowSum], float]:
         """Return the metrics of one batch, and seconds per row."""
         context = self._context
         assert context.spec.valid is not None
         one = FirstBatches(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
         began = time.perf_counter()
-        metrics = session.evaluate(one, seed=0)
+        with context.within(session, trial):
+            metrics = session.evaluate(one, seed=0)
         check_room(metrics, one.rows, context.spec.valid.rows)
         return metrics, (time.perf_counter() - began) / one.rows
 
@@ -206,18 +217,17 @@ class Profiler:
         stream = context.train_stream(session, trial, unit)
         framework.peak_memory(context.placement)
         before = framework.peak_memory(context.placement)
-        session.train(FirstBatches(1, stream, batch_size), last=False)
+        self._train(session, trial, unit, 1)
         began = time.perf_counter()
         some = _Some(FirstBatches(batches, stream, batch_size))
         feeding = (time.perf_counter() - began) / some.rows
-        training = _seconds(lambda: session.train(some, last=False)) / some.rows
+        with context.within(session, trial):
+            training = _seconds(lambda: session.train(some, last=False)) / some.rows
         peak = framework.peak_memory(context.placement) - before
         exact, fast = self._shares(trial, some, training * some.rows) if context.spec.compare else (0.0, 0.0)
         passed_on = context.feed is not None and context.feed.passes_on
-        evaluation = 0.0 if context.spec.valid is None else self._evaluate_one(session)[1]
-        size, save_seconds, load_seconds = self._save_and_load(
-            session, lambda: session.train(FirstBatches(1, stream, batch_size), last=False)
-        )
+        evaluation = 0.0 if context.spec.valid is None else self._evaluate_one(session, trial)[1]
+        size, save_seconds, load_seconds = self._save_and_load(session, trial, unit)
         return replace(
             found,
             seconds_per_row=training,
@@ -232,16 +242,17 @@ class Profiler:
             load_seconds=load_seconds,
         )
 
-    def _save_and_load(self, session: Session, train: Callable[[], object]) -> tuple[int, float, float]:
+    def _save_and_load(self, session: Session, trial: Trial, unit: Unit) -> tuple[int, float, float]:
         """Return the bytes of a saved version, and the seconds to save and to load it."""
         try:
             began = time.perf_counter()
             checksum, size = self._versions.write(PROBE, session.save, durable=True, size=session.size)
             saved = time.perf_counter()
-            session.load(self._versions.find(PROBE, checksum))
+            self._load(session, trial, checksum)
             loaded = time.perf_counter()
             if len(self._context.placement.devices) > 1:
-                train()  # the other members may still be loading, but not any more when all have trained
+                # The other members may still be loading, but not any more when all have trained.
+                self._train(session, trial, unit, 1)
             return size, saved - began, loaded - saved
         finally:
             self._versions.forget(PROBE.trial)
@@ -255,13 +266,15 @@ class Profiler:
         members = max(2, min(COMPARED, int(COMPARING / (2 * ROUNDS * alone))))
         many = _Some(some, times=max(1, min(8, int(COMPARING / (ROUNDS * members * alone)))))
         single = self._context.open(trial)
-        alone = min(_seconds(lambda: single.train(many, last=False)) for _ in range(ROUNDS))
+        with self._context.within(single, trial):
+            alone = min(_seconds(lambda: single.train(many, last=False)) for _ in range(ROUNDS))
         for fast in (False, True):
             with contextlib.suppress(Exception):
                 sessions = [self._context.open(replace(trial, seed=number)) for number in range(members)]
-                flotilla, last = framework.flotilla(sessions, fast=fast), [False] * members
-                flotilla.train(some, last=last)
-                fused = min(_seconds(lambda: flotilla.train(many, last=last)) for _ in range(ROUNDS))  # noqa: B023
+                with self._context.isolation.around(sessions[0].own_settings):
+                    flotilla, last = framework.flotilla(sessions, fast=fast), [False] * members
+                    flotilla.train(some, last=last)
+                    fused = min(_seconds(lambda: flotilla.train(many, last=last)) for _ in range(ROUNDS))  # noqa: B023
                 found[fast] = max(1e-3, (fused - alone) / ((members - 1) * alone))
         return found[0], found[1]
 

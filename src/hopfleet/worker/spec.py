@@ -14,7 +14,7 @@ from hopfleet.frameworks.base import Task
 from hopfleet.store.base import Store
 from hopfleet.store.local import LocalStore
 from hopfleet.worker.pickling import dumps
-from hopfleet.worker.surroundings import Surroundings
+from hopfleet.worker.surroundings.script import Surroundings
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from hopfleet.frameworks.whole_set import Scored, check_room, gathers, scored
 from hopfleet.support import clock
 from hopfleet.support.files import append
 from hopfleet.support.logging import messages
-from hopfleet.support.user_code import describe_with_place, format_traceback
+from hopfleet.support.user_code import describe_with_place, format_traceback, interrupts
 from hopfleet.support.user_code import place as users_place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.stream import FirstBatches, Stream
@@ -50,12 +50,12 @@ def located(unit: Unit) -> Iterator[None]:
     """Note in exceptions of the task's code in which epoch and partition they were raised."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         locate(error, unit)
         raise
 
 
-def locate(error: Exception, unit: Unit) -> None:
+def locate(error: BaseException, unit: Unit) -> None:
     """Note in an exception of the task's code in which unit it was raised. A refusal is the same in every unit."""
     if isinstance(error, NotFinite) or not isinstance(error, HopfleetError):
         error.add_note(f"epoch {unit.epoch}, {'' if unit.trains else 'validation '}partition {unit.partition}")
@@ -106,9 +106,9 @@ class UnitRunner:
         session, hopped = self._models.take(command, trial)
         stream = self._context.train_stream(session, trial, command.unit)
         self._saver.under_way()
-        if command.metric is not None:
-            session.observe(command.metric)
-        with self._context.guarded(), located(command.unit):
+        with self._context.guarded(), located(command.unit), self._context.within(session, trial):
+            if command.metric is not None:
+                session.observe(command.metric)
             sums = session.train(self._interruptible(stream, command), last=command.last)
         if self._context.spec.valid is None:
             self._context.count_parameters(session, sums)
@@ -124,9 +124,9 @@ class UnitRunner:
             seed = self.evaluation_seed(command.unit, partition)
             return [session.evaluate(self._interruptible(stream, command), seed=seed)]
 
-        with self._context.guarded(), located(command.unit):
+        with self._context.guarded(), located(command.unit), self._context.within(session, trial):
             (sums,) = self.evaluated(evaluate, command.unit)
-            if isinstance(sums, Exception):
+            if isinstance(sums, BaseException):
                 raise sums
         self._context.count_parameters(session, sums)
         return session, hopped, sums
@@ -203,7 +203,9 @@ class UnitRunner:
             self.give_up(command, started)
         except VersionUnusable as error:
             self._emit(VersionLost(command.model, str(error), self._worker, command.attempt, error.intact))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if interrupts(error):
+                raise
             if (team := context.team) is not None and team.lost:
                 raise Broken from error  # the loss of another member is no fault of the trial
             advice = ADVICE if context.framework.out_of_memory(error) else ""
@@ -232,10 +234,11 @@ class UnitRunner:
     def _gradients(self, command: RunUnit, trial: Trial, batches: int) -> list[str]:
         """Train the first batches of a unit again, and return the norm of the gradients in the last update."""
         session, _ = self._models.take(command, trial)
-        if command.metric is not None:
-            session.observe(command.metric)
         stream = self._context.train_stream(session, trial, command.unit)
-        norm = session.gradient_norm(FirstBatches(batches, stream, self._context.batch_size(trial)))
+        with self._context.within(session, trial):
+            if command.metric is not None:
+                session.observe(command.metric)
+            norm = session.gradient_norm(FirstBatches(batches, stream, self._context.batch_size(trial)))
         return [] if norm is None else [f"the update before had gradients of norm {norm:.3g}"]
 
     def _log(self, command: RunUnit, text: str) -> None:
@@ -265,6 +268,6 @@ class UnitRunner:
     def check_device(self, result: object) -> None:
         """Raise Broken if an exception says that this process cannot use the device any more."""
         context = self._context
-        if isinstance(result, Exception) and not context.guest and context.framework.broken(result):
+        if isinstance(result, BaseException) and not context.guest and context.framework.broken(result):
             messages().warning("this worker is replaced: %s", describe(result))
             raise Broken

@@ -57,6 +57,9 @@ from hopfleet.worker.protocol import (
 )
 from hopfleet.worker.serving import carry_out, sign_of_life
 from hopfleet.worker.spec import WorkerSpec, preload
+from hopfleet.worker.surroundings import terminal
+from hopfleet.worker.surroundings.isolation import Isolation
+from hopfleet.worker.surroundings.table import settings_of
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
 
@@ -171,6 +174,7 @@ class WorkerActor:
             _preload(spec)
             spec.task.framework.apply(spec.settings)
             spec.surroundings.adopt()
+            terminal.do_without()
             valid = spec.valid and at_home(spec.valid, setup.home)
             spec = replace(spec, train=at_home(spec.train, setup.home), valid=valid)
             device = _device(setup.device, spec)
@@ -179,7 +183,7 @@ class WorkerActor:
                 team = self._join(setup.seat, spec, placement)
                 if setup.seat.rank:
                     self._outbox.put(Ready(os.getpid(), device))
-                    spec.task.framework.follow(team)
+                    spec.task.framework.follow(team, Isolation(settings_of(spec.task), guest=False).around)
                     return
             worker = Worker(
                 setup.name,

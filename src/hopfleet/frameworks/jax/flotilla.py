@@ -19,6 +19,7 @@ from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result
 from hopfleet.frameworks.jax.programs import State, kind_of, on_host, split
 from hopfleet.frameworks.jax.session import JaxSession, Measures, Row, Steps, rows_of
 from hopfleet.support.logging import messages
+from hopfleet.support.user_code import interrupts
 
 Work = Steps | Measures
 
@@ -27,6 +28,9 @@ CHUNK, CHUNK_BYTES = 32, 1 << 24
 
 SPARE = 1.5
 """A stack with fewer members uses a program that was compiled for up to this many times as many."""
+
+Failures = dict[int, BaseException]
+"""The exceptions of members that failed, by number."""
 
 BLOCK = 4
 """Members of a stack on a CPU. Larger stacks gain little there, and each other number has to be compiled."""
@@ -55,28 +59,32 @@ class InTurn(Flotilla):
             failed = self._run(works, batches)
         return self._results(failed, [work.result for work in works])
 
-    def _run(self, works: Sequence[Work], batches: Batches) -> dict[int, Exception]:
+    def _run(self, works: Sequence[Work], batches: Batches) -> Failures:
         """Let members work on all batches; return the exceptions of those that failed, by number."""
-        failed: dict[int, Exception] = {}
+        failed: Failures = {}
         for batch in batches:
             over = {*failed, *self.given_up()}
             self._take(works, batch, [number for number in range(len(works)) if number not in over], failed)
         return failed
 
-    def _take(self, works: Sequence[Work], batch: Batch, numbers: list[int], failed: dict[int, Exception]) -> None:
+    def _take(self, works: Sequence[Work], batch: Batch, numbers: list[int], failed: Failures) -> None:
         for number in numbers:
             self.turn(number)
             try:
                 works[number](batch)
-            except Exception as error:
+            except BaseException as error:
+                if interrupts(error):
+                    raise
                 failed[number] = error
 
-    def _results(self, failed: dict[int, Exception], closes: Sequence[Callable[[], dict[str, RowSum]]]) -> list[Result]:
+    def _results(self, failed: Failures, closes: Sequence[Callable[[], dict[str, RowSum]]]) -> list[Result]:
         results: list[Result] = []
         for number, close in enumerate(closes):
             try:
                 results.append(failed[number] if number in failed else close())
-            except Exception as error:
+            except BaseException as error:
+                if interrupts(error):
+                    raise
                 results.append(error)
         return results
 
@@ -181,7 +189,7 @@ class Stacked(InTurn):
 
     _pool: Executor
 
-    def _run(self, works: Sequence[Work], batches: Batches) -> dict[int, Exception]:
+    def _run(self, works: Sequence[Work], batches: Batches) -> Failures:
         groups: dict[Hashable, list[int]] = {}
         for number, work in enumerate(works):
             groups.setdefault(_kind(work.session), []).append(number)
@@ -196,7 +204,7 @@ class Stacked(InTurn):
             stack.settle()
         return failed
 
-    def _take(self, works: Sequence[Work], batch: Batch, numbers: list[int], failed: dict[int, Exception]) -> None:
+    def _take(self, works: Sequence[Work], batch: Batch, numbers: list[int], failed: Failures) -> None:
         if self._stacks:
             first = self._waiting[0] if self._waiting else batch
             if len(self._waiting) == _most(first) or _shapes(first) != _shapes(batch):
@@ -206,7 +214,7 @@ class Stacked(InTurn):
         stacked = {number for stack in self._stacks for number in stack.numbers}
         super()._take(works, batch, [number for number in numbers if number not in stacked], failed)
 
-    def _start(self, works: Sequence[Work], failed: dict[int, Exception]) -> None:
+    def _start(self, works: Sequence[Work], failed: Failures) -> None:
         """Let stacks take the batches that wait, after those that they work on."""
         self._finish(works, failed)
         if not self._waiting:
@@ -221,7 +229,7 @@ class Stacked(InTurn):
             if not compiled:
                 wait(futures)  # the next stack finds the program compiled
 
-    def _finish(self, works: Sequence[Work], failed: dict[int, Exception]) -> None:
+    def _finish(self, works: Sequence[Work], failed: Failures) -> None:
         """Wait for the stacks. Members of one that fails go on in turn, from the batches that it failed with."""
         if self._running is None:
             return

@@ -16,9 +16,10 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, Framework
 from hopfleet.frameworks.estimate import ResourceEstimate
+from hopfleet.frameworks.process_settings import Around, ProcessSetting, unwatched
 from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch import settings as process
-from hopfleet.frameworks.torch import weights
+from hopfleet.frameworks.torch import surroundings, weights
 from hopfleet.frameworks.torch.checkpoint import averages
 from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.engines.capture_backend import LANES
@@ -118,26 +119,33 @@ class TorchFramework(Framework):
 
         return TorchTeam(membership)
 
-    def follow(self, team: Team) -> None:
+    def follow(self, team: Team, around: Around = unwatched) -> None:
         cache = EngineCache()
         cache.team = team
 
         def opened(
             config: Config, seed: int, threads: int, strategy: str, batching: Batching | None = None
         ) -> TorchSession:
-            session = type(self)(self._task.planned(batching), owns_loop=self._owns_loop).open(
-                config, seed=seed, placement=replace(team.placement, strategy=strategy), threads=threads, cache=cache
-            )
-            session.guest = False
+            placement = replace(team.placement, strategy=strategy)
+            framework = type(self)(self._task.planned(batching), owns_loop=self._owns_loop)
+            with around({}) as found:
+                session = framework.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
+            session.guest, session.own_settings = False, found.changes
             return session
 
-        team.follow(opened)
+        team.follow(opened, around)
 
     def model(self, config: Config, checkpoint: Path) -> torch.nn.Module:
-        session = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads())
+        session = self._opened(config)
         session.load(checkpoint)
         session.exchange_average()
         return session.model.eval()
+
+    def _opened(self, config: Config) -> TorchSession:
+        """Open a session whose model is used without the session: the task itself gets the attributes of its trial."""
+        session = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads())
+        vars(self._task).update(vars(session.hooks))
+        return session
 
     def export(self, config: Config, checkpoint: Path, path: Path) -> float:
         # Only the model tells which weights are averaged.
@@ -149,7 +157,7 @@ class TorchFramework(Framework):
         self.export(config, checkpoint, path)
 
     def unpack(self, config: Config, path: Path) -> torch.nn.Module:
-        model = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads()).model
+        model = self._opened(config).model
         model.load_state_dict(weights.state_dict(path))
         return model.eval()
 
@@ -187,6 +195,9 @@ class TorchFramework(Framework):
         # Streams of CUDA run side by side as far as there are queues to the device; 8 unless told otherwise.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(LANES))
         process.make(settings)
+
+    def process_settings(self) -> Sequence[ProcessSetting]:
+        return surroundings.process_settings()
 
     def estimate(self, session: TorchSession, batches: Batches) -> ResourceEstimate:
         from hopfleet.frameworks.torch.estimate import estimate

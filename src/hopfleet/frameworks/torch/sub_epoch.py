@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -66,15 +67,16 @@ class SubEpochTask(TorchTask):
 
     def __init__(self, spec: SubEpochSpec) -> None:
         self.spec = spec
-        self._ready = False
+        #: The processes that were initialized: none or this one, for all views of the task.
+        self._ready: set[int] = set()
 
-    def __getstate__(self) -> dict[str, Part]:
-        return {**vars(self), "_ready": False}  # each process is initialized anew
+    def initialize_worker(self) -> None:
+        if os.getpid() not in self._ready:
+            self._ready.add(os.getpid())
+            self.spec.initialize_worker()
 
     def build(self, config: Config) -> Part:
-        if not self._ready:
-            self.spec.initialize_worker()
-            self._ready = True
+        self.initialize_worker()
         models = self.spec.create_models()
         if not isinstance(models, list | tuple) or not all(isinstance(model, torch.nn.Module) for model in models):
             raise TaskError(f"create_models() returned {shown(models)}: must be a list of torch.nn.Module")

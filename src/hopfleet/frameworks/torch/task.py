@@ -49,10 +49,10 @@ class TorchTask(Task):
 
     In every hook, ``self.config`` is the configuration of the trial at hand, and ``self.optimizer``,
     ``self.lr_scheduler`` and ``self.scaler`` are those that ``build`` returned for the trial. Each trial sees a view of
-    the task: it shares all other attributes with the task and with the views of other trials.
+    the task: it begins with the attributes of the task, and an attribute that a hook sets belongs to the trial.
     """
 
-    #: The trial at hand. The slot belongs to the view, whereas ``__dict__`` is shared by all views of a task.
+    #: The trial at hand. The slot is hidden from the task's own attributes.
     __slots__ = ("_context",)
     _context: TrialContext
 
@@ -134,14 +134,19 @@ class TorchTask(Task):
     scaler: Part = OfTrial()
 
     def for_trial(self, context: TrialContext) -> Self:
-        """Return a view of this task for one trial: the same attributes, with the trial at hand."""
+        """Return a view of this task for one trial. An attribute that a hook sets belongs to the trial."""
+        view = self._view(context)
+        object.__setattr__(view, "__dict__", dict(vars(self)))
+        return view
+
+    def _view(self, context: TrialContext) -> Self:
         view = self.for_config(context.config)
         object.__setattr__(view, "_context", context)
         return view
 
     def with_config(self, config: Config) -> Self:
         """Return a view of this task for the trial at hand, with another configuration."""
-        return self.for_trial(dataclasses.replace(at_hand(self), config=config))
+        return self._view(dataclasses.replace(at_hand(self), config=config))
 
     # ----------------------------------------------------------------------------------------------- for workers
 

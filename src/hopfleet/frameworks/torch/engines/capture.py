@@ -300,7 +300,7 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
         for _ in range(steps):
             member.do(lambda: found.append(work.take(dict(inputs))))
     member.draws = kept
-    if isinstance(member.result, Exception):
+    if isinstance(member.result, BaseException):
         error, member.result = member.result, {}
         raise Refused(describe(error))
     values = [one[name].reshape(1) for one in found for name in capture.values]

@@ -30,6 +30,7 @@ from hopfleet.frameworks.torch.randomness import Stream
 from hopfleet.frameworks.torch.session import TorchSession, process_settings
 from hopfleet.frameworks.torch.steps import Steps, on_host, summed
 from hopfleet.frameworks.torch.trial import Metrics
+from hopfleet.support.user_code import interrupts
 
 LATE = "a trial drew from a random stream that it had not used in its first batch"
 WRITTEN = "the task writes into the tensors of its batch; make new tensors instead"
@@ -94,7 +95,7 @@ class Member:
     @property
     def active(self) -> bool:
         """Whether the member's code has not raised so far."""
-        return not isinstance(self.result, Exception)
+        return not isinstance(self.result, BaseException)
 
     def do(self, work: Callable[[], object]) -> object:
         """Run some work of the member with its random streams in place. An exception becomes the member's result."""
@@ -104,7 +105,9 @@ class Member:
         began = time.perf_counter()
         try:
             return work()
-        except Exception as error:
+        except BaseException as error:
+            if interrupts(error):
+                raise
             self.result = error
             return None
         finally:

@@ -219,7 +219,7 @@ def _compare(member: Member, inputs: Batch, loss: torch.Tensor, gradients: Gradi
     steps, weights = member.steps, list(member.session.model.parameters())
     metrics = member.do(lambda: steps.gradients(dict(inputs)))
     start_over(steps)
-    if isinstance(member.result, Exception):
+    if isinstance(member.result, BaseException):
         error, member.result = member.result, {}
         raise Refused(describe(error))
     assert isinstance(metrics, dict)

@@ -25,10 +25,11 @@ from torch import distributed
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.process_settings import Around, unwatched
 from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.support import meeting
-from hopfleet.support.user_code import describe_with_place, format_traceback
+from hopfleet.support.user_code import describe_with_place, format_traceback, interrupts
 
 MEETING_TIMEOUT = datetime.timedelta(minutes=5)
 """Time limit for members to meet and to form further groups."""
@@ -195,7 +196,7 @@ class TorchTeam(Team):
 
     # --------------------------------------------------------------------------------------------- other members
 
-    def follow(self, open_session: Callable[..., wire.Value]) -> None:
+    def follow(self, open_session: Callable[..., wire.Value], around: Around = unwatched) -> None:
         """Do what the first member says, until it is gone. ``open_session`` opens a session of a configuration."""
         sessions: dict[int, wire.Value] = {}
         link = self.links[0]
@@ -207,12 +208,16 @@ class TorchTeam(Team):
                 try:
                     if method == "open":
                         sessions[number] = open_session(*arguments)
-                    elif method == "inherit":
+                        continue
+                    session = sessions[number]
+                    if method == "inherit":
                         path, parent = arguments
-                        sessions[number].inherit(path, sessions[parent])
-                    else:
-                        getattr(sessions[number], method)(*arguments)
-                except Exception as error:
+                        arguments = path, sessions[parent]
+                    with around(session.own_settings):
+                        getattr(session, method)(*arguments)
+                except BaseException as error:
+                    if interrupts(error):
+                        raise
                     wire.send(link, Failed(describe_with_place(error), format_traceback(error)))
                     _hang_up()  # collective operations of the others fail, instead of waiting
                     # The first member reports the failure, and the backend ends this process.

@@ -18,8 +18,8 @@ import cloudpickle
 from hopfleet.frameworks.base import Task
 from hopfleet.support.logging import StandardError, messages
 from hopfleet.support.user_code import users_file
-from hopfleet.worker.changed_modules import changes
 from hopfleet.worker.pickling import dumps
+from hopfleet.worker.surroundings.changed_modules import changes
 
 
 class Output(NamedTuple):
