@@ -23,6 +23,7 @@ import numpy as np
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.phrases import did_you_mean, shown
+from hopfleet.support.user_code import interrupts
 
 LIMIT = 1 << 31
 """Bytes that the rows of one metric of one trial may take."""
@@ -35,7 +36,7 @@ REMEDY = (
 Piece = Mapping[str, Any]
 """The columns of a batch, or the state of a metric after a batch: names to arrays, or to lists."""
 
-Result = dict[str, RowSum] | Exception
+Result = dict[str, RowSum] | BaseException
 """Metrics, or the exception in their place."""
 
 Close = Callable[[Sequence[Piece]], Any]
@@ -234,7 +235,9 @@ def scored(parts: Sequence[Result]) -> Result:
                 raise part
         found = add(part for part in parts if not isinstance(part, BaseException))
         return {name: value.scored() if isinstance(value, Gathered) else value for name, value in found.items()}
-    except Exception as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         return error
 
 
