@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet.errors import DataError, ExperimentExists, HopfleetError
+from hopfleet.errors import DataError, HopfleetError
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.runs.replacing import put_predictions
 from hopfleet.runtime.callbacks import ExperimentInfo
@@ -331,17 +331,15 @@ def content_names(place: Path) -> list[str]:
 # ----------------------------------------------------------------------------------------------- what overwrite deletes
 
 
-def test_overwrite_names_what_no_run_has_written(tmp_path: Path) -> None:
+def test_overwrite_leaves_what_no_run_has_written(tmp_path: Path) -> None:
     run = tmp_path / "run"
     _fit(run)
+    before = hop.load(run).definition["created"], (run / "journal.sqlite").stat().st_ino
     (run / "thesis").mkdir()
     (run / "notes.txt").write_text(TEXT)
-    with pytest.raises(ExperimentExists, match=r"notes\.txt, thesis.*move these files elsewhere"):
-        _fit(run, overwrite=True)
-    assert hop.load(run).finished and (run / "notes.txt").read_text() == TEXT
-    (run / "notes.txt").unlink()
-    (run / "thesis").rmdir()
     _fit(run, overwrite=True)
+    assert (hop.load(run).definition["created"], (run / "journal.sqlite").stat().st_ino) != before
+    assert hop.load(run).finished and (run / "notes.txt").read_text() == TEXT and (run / "thesis").is_dir()
 
 
 @pytest.mark.parametrize("write", [_partition, _prepare])

@@ -12,7 +12,7 @@ from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain.messages import Finish, RequestAnswered, TrialEnded, UnitFinished
 from hopfleet.domain.placement import AUTO
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import DataChanged, ExperimentExists, UsageError
+from hopfleet.errors import DataChanged, UsageError
 from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
 from hopfleet.experiment.resources import Data, check_configs, check_device, folds_of, on_cluster, partitioned
 from hopfleet.store.base import JournalStore
@@ -87,11 +87,6 @@ def prepare(experiment: Experiment, *, overwrite: bool, warm_up: Callable[[], No
     folder = experiment.folder
     check_device(experiment.backend, experiment.task, experiment.worker_options.device)
     earlier = None if overwrite else _earlier(experiment)
-    if overwrite and (found := folder.foreign()):
-        raise ExperimentExists(
-            f"folder={str(folder.path)!r}: overwrite=True deletes a run, and the folder also holds {', '.join(found)}, "
-            "which no run has written; move these files elsewhere, or choose another folder"
-        )
     fresh = earlier is None or earlier.barren
     before: Mapping[str, Any] = {} if fresh else folder.definition()
     warm_start = earlier_trials(experiment.warm_start, before)

@@ -37,7 +37,7 @@ from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.phrases import did_you_mean, listed
 from hopfleet.store.definitions import NAME, problem
-from hopfleet.store.proof import DEFINITION, JOURNAL, LOCK, RUN_FOLDER, foreign, is_empty, is_part, is_run_folder
+from hopfleet.store.proof import DEFINITION, JOURNAL, LOCK, RUN_FOLDER, is_empty, is_part, is_run_folder
 from hopfleet.support.files import (
     MARKER,
     check_own,
@@ -211,10 +211,6 @@ class RunFolder:
     def health(self) -> dict[str, Any]:
         """Return how the workers are, by name, while a process runs the experiment; empty if that is not known."""
         return _measured(self.health_file) if self.running else {}
-
-    def foreign(self) -> list[str]:
-        """Return the names in the folder that no run has written."""
-        return foreign(each.name for each in self.path.iterdir())
 
     def clear(self, keep: Collection[str] = (LOCK, MARKER)) -> None:
         """Delete everything of a run except the lock, the marker and what else to ``keep``, without following links.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable
 
 from hopfleet.store.definitions import problem
 from hopfleet.support.files import MARKER, mark_of, open_plain, parsed_json
@@ -59,11 +58,6 @@ _NAMES = re.compile(
 def is_part(name: str) -> bool:
     """Whether a run folder may have a file or folder of that name."""
     return _NAMES.fullmatch(name) is not None
-
-
-def foreign(names: Iterable[str]) -> list[str]:
-    """Return the names in a run folder that no run has written."""
-    return sorted(name for name in names if not is_part(name))
 
 
 def is_empty(place: int) -> bool:
