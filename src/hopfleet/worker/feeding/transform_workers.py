@@ -22,7 +22,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from hopfleet.support.files import open_to_append
+from hopfleet.support.files import open_nowhere, open_to_append
 
 Make = Callable[[Any, int], float]
 """Puts a batch of a unit, by its number, into the shared batch cache; returns the seconds it took to make."""
@@ -154,7 +154,7 @@ class _Rota:
 def _nurse(control: socket.socket, make: Make, private: Sequence[int], log: str) -> None:
     for descriptor in private:
         os.close(descriptor)
-    output = open_to_append(log)
+    output = open_nowhere() if log == os.devnull else open_to_append(log)
     os.dup2(output, 1)
     os.dup2(output, 2)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
