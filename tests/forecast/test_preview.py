@@ -610,9 +610,9 @@ def test_the_policy_hears_the_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = []
     real = hop.Experiment._controller
 
-    def controller(self: hop.Experiment, forecast: Forecast, found: Profiles, view: Any) -> Any:
+    def controller(self: hop.Experiment, forecast: Forecast, found: Profiles, *more: Any) -> Any:
         heard.append(found)
-        return real(self, forecast, found, view)
+        return real(self, forecast, found, *more)
 
     monkeypatch.setattr(hop.Experiment, "_controller", controller)
     results = counting().fit(quiet=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -153,7 +154,7 @@ class Interrupted(Plain):
     def loss(self, model: Any, batch: Any) -> Any:
         self.left -= 1
         if not self.left:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return super().loss(model, batch)
 
 

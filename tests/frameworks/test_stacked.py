@@ -396,14 +396,16 @@ def test_a_program_does_what_it_stands_for(name, norm, monkeypatch):
 
 
 class Counting(Task):
-    """Weighs the loss by a counter that no program knows, from some call on."""
+    """Weighs the loss by a counter of all trials that no program knows, from some call on."""
 
-    calls = 0
-    start = 0
+    def __init__(self, start: int = 0) -> None:
+        super().__init__()
+        self.count = {"calls": 0, "start": start}
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        self.calls += 1
-        return super().loss(model, batch) * (self.calls if self.calls > self.start else 1)
+        self.count["calls"] += 1
+        calls = self.count["calls"]
+        return super().loss(model, batch) * (calls if calls > self.count["start"] else 1)
 
 
 @programs
@@ -414,12 +416,11 @@ def test_a_loss_that_changes_is_noticed(monkeypatch):
     Stacked(members).train(Batches(), last=[True] * 4)
     assert programs_of(members) == [None, None]
     monkeypatch.setattr(gradients, "COMPARED", 2)
-    task = Counting()
-    task.start = 10**9
+    task = Counting(start=10**9)
     members = several(task, configs("sgd"))
     Stacked(members).train(Batches(), last=[True] * 4)
     assert len(programs_of(members)) == 2 and None not in programs_of(members)
-    task.start = task.calls + 1  # after the comparison in the first batch
+    task.count["start"] = task.count["calls"] + 1  # after the comparison in the first batch
     with pytest.raises(IsolationError, match="not always the same function"):
         Stacked(members).train(Batches(), last=[True] * 4)
 
@@ -436,8 +437,9 @@ def test_compiled_on_request(off, monkeypatch, capsys):
     monkeypatch.setattr("torch._inductor.compile", compiler)
     monkeypatch.setattr(torch, "compile", lambda model: None)  # the models are not compiled one by one
     task = Task()
-    alone, together = (several(task, configs("adam")) for _ in range(2))
+    alone = several(task, configs("adam"))
     task.compile = True
+    together = several(task, configs("adam"))
     for one in together:
         one.adopt_options()
     stacked_ones = Stacked(together)

@@ -196,10 +196,14 @@ def test_bad_options_are_named(option, value):
 
 
 class Watching(Task):
-    """Notes whether the process uses deterministic algorithms while a trial is at work."""
+    """Notes whether the process uses deterministic algorithms while a trial is at work, for all trials."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.seen: list[bool] = []
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        self.seen = [*getattr(self, "seen", []), torch.are_deterministic_algorithms_enabled()]
+        self.seen.append(torch.are_deterministic_algorithms_enabled())
         return super().loss(model, batch)
 
 

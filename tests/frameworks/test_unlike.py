@@ -292,14 +292,16 @@ def test_no_member_is_computed_with_a_value_of_another(task, stacks):
 
 
 class Late(Scheduled):
-    """A loss that begins to read a whole number in some call."""
+    """A loss that begins to read a whole number in some call, of any trial."""
 
-    calls = 0
-    begins = 10**9
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = {"calls": 0, "begins": 10**9}
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        self.calls += 1
-        return super().loss(model, batch) * (self.config["patience"] if self.calls >= self.begins else 1)
+        self.count["calls"] += 1
+        reads = self.count["calls"] >= self.count["begins"]
+        return super().loss(model, batch) * (self.config["patience"] if reads else 1)
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="captured steps do not call the loss")
@@ -313,7 +315,7 @@ def test_a_loss_that_begins_to_read_a_value_is_noticed(program, monkeypatch):
     for _ in range(2):
         Stacked(members).train(Batches(), last=[False] * 6)
     assert stacks_of(members) == [0] * 6
-    task.begins = task.calls + 2
+    task.count["begins"] = task.count["calls"] + 2
     with pytest.raises(IsolationError, match="stacked trials differ in 'patience', which their loss did not use"):
         for _ in range(8):
             Stacked(members).train(Batches(), last=[False] * 6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -67,8 +69,9 @@ Cli = Callable[..., Outcome]
 
 
 def fitted(name: str, space: Mapping[str, Any] | None = None, **more: Any) -> hop.Results:
-    """A finished experiment in the home folder."""
-    return counting(name, space, **more).fit(quiet=True)
+    """A finished experiment in the home folder. Its warnings do not count as output of a command."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        return counting(name, space, **more).fit(quiet=True)
 
 
 def counting(name: str, space: Mapping[str, Any] | None = None, **more: Any) -> hop.Experiment:

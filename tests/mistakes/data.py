@@ -255,8 +255,8 @@ MISTAKES = [
     Mistake(
         "a share for validation",
         lambda: fit(valid=0.2),
-        DataError,
-        ("type float cannot be partitioned", "a dict of arrays"),
+        UsageError,
+        ("valid=0.2", "must be data", "hop.split(source, folder, {'train': 0.8, 'valid': 0.2})"),
     ),
     Mistake(
         "augmentation in evaluation",

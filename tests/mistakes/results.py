@@ -129,7 +129,7 @@ MISTAKES = [
         JournalError,
         ("experiment.json: is missing", "hopfleet recover mine", "overwrite=True"),
     ),
-    Mistake("a definition edited by hand", edited, JournalError, ("'mode'", "'least'", "hopfleet recover mine")),
+    Mistake("a definition edited by hand", edited, JournalError, ("differs from its digest", "hopfleet recover mine")),
     Mistake("a run folder that was moved, by its name", here, NotFound, ("'mine'", "use ./mine")),
     Mistake(
         "a chart that does not exist",

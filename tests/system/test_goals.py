@@ -198,7 +198,7 @@ def test_wrong_values_are_refused_at_once(changes: dict[str, Any], error: type[E
     ("changes", "words"),
     [
         ({"metric": ["accuracy", "speed"]}, "metric='speed': metrics.. does not return it; it returns accuracy, loss"),
-        ({"constraints": ["speed < 3"]}, "metric='speed': metrics.. does not return it"),
+        ({"constraints": ["speed < 3"]}, r"constraints=\['speed < 3'\]: metrics.. does not return it"),
         ({"valid": None, "metric": ["train_loss", "f1"], "mode": ["min", "max"]}, "metric='f1': there is no valid"),
     ],
 )
