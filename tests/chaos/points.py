@@ -112,9 +112,9 @@ def _aim_at_writes() -> None:
     os.register_at_fork(after_in_child=lambda: writes.update(count=0))
 
     @functools.wraps(write_atomically)
-    def aimed(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
+    def aimed(path: Path, write: Callable[[Path], None], **how: bool) -> None:
         if path.parent.name == "probe":  # the check before the run
-            write_atomically(path, write, durable=durable)
+            write_atomically(path, write, **how)
             return
         writes["count"] += 1
         struck = writes["count"] == number and len(Path(os.environ["CHAOS_LOG"]).read_text().splitlines()) < kills
@@ -126,7 +126,7 @@ def _aim_at_writes() -> None:
             if struck and index == 1:
                 die(WRITES[1])
 
-        write_atomically(path, written, durable=durable)
+        write_atomically(path, written, **how)
         if struck and index == 2:
             die(WRITES[2])
 

@@ -50,6 +50,16 @@ def trained(**options):
     return desk
 
 
+def test_a_trial_that_is_about_to_fail_is_not_resumed():
+    """Its end would wait for a save that never comes."""
+    desk = Wheel("w1")
+    desk.finished()
+    desk.finished()
+    desk.tell(m.SaveFailed(VersionRef("t0001", 2, desk.saving(2)), "TypeError: no", "trace"))
+    assert "t0001 has failed" in desk.refused("resume", trial="t0001")
+    assert of(desk.evaluated(loss=1.0), m.TrialEnded)[0].state is TrialState.FAILED
+
+
 def test_what_nobody_knows():
     desk = Wheel("w1")
     assert "unknown; there are add, clone" in desk.refused("dance")

@@ -286,6 +286,8 @@ def test_plain_values(value, expected):
 def test_plain_names_what_it_was_given():
     with pytest.raises(SpaceError, match=r"^value=\{1\}: "):
         spaces.plain({1})
+    with pytest.raises(SpaceError, match=r"^lr"):
+        spaces.plain(10**3000, ["lr"])
 
 
 def test_flatten():

@@ -111,7 +111,8 @@ def _running(office: Office, progress: Progress, now: bool) -> list[Step]:
 
 def _resume(office: Office, trial: str, epochs: int | None = None) -> tuple[list[Step], str]:
     progress = office.known(trial)
-    if progress.state is TrialState.FAILED:
+    # A trial that is about to fail may wait for a save that never comes.
+    if TrialState.FAILED in (progress.state, progress.outcome and progress.outcome.state):
         raise Refused(f"{trial} has failed and would fail again; clone it with another configuration")
     if trial in office.schedule.trials and progress.outcome is None and epochs is None:
         raise Refused(f"{trial} is {progress.state.value} already; to train it longer, say until which epoch")
