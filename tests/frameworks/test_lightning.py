@@ -352,8 +352,11 @@ def two(self: Any) -> Any:
         ({"configure_optimizers": lambda self: 3}, "returned a int: return an optimizer"),
         ({"optimizer_step": lambda self: None}, "Wrong overrides optimizer_step(), which only a Trainer calls"),
         ({"on_validation_epoch_end": lambda self: None}, "log the values in validation_step"),
-        ({"training_step": lambda self, batch, i: self.trainer.max_epochs}, "uses trainer.max_epochs, which cannot"),
-        ({"configure_optimizers": lambda self: self.trainer.max_epochs}, "number of epochs to the module as a value"),
+        (
+            {"training_step": lambda self, batch, i: self.trainer.train_dataloader},
+            "uses trainer.train_dataloader, which",
+        ),
+        ({"configure_optimizers": lambda self: self.trainer.max_steps}, "use self.trainer.estimated_stepping_batches"),
         ({"setup": lambda self, stage: self.trainer.datamodule}, "with hop.LightningTask.data(datamodule)"),
         ({"configure_optimizers": two}, "returned 2 optimizers: several need self.automatic_optimization = False"),
         ({"training_step": stops}, "stop=hop.Patience(...)"),
