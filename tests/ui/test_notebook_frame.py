@@ -139,5 +139,9 @@ def test_front_ends_show_the_page_where_they_may_and_the_table_always(notebook: 
         inside.get_by_role("button", name="Extend…").click()
         inside.get_by_label("More trials").fill("1")
         inside.get_by_role("button", name="Extend", exact=True).click()
+        inside.get_by_role("alert").filter(has_text="Refused: trials 1: a grid has one trial per point").wait_for()
+        inside.get_by_label("More trials").fill("0")
+        inside.get_by_label("More epochs for all trials").fill("1")
+        inside.get_by_role("button", name="Extend", exact=True).click()
         inside.locator(".messages", has_text="queued for the next run").wait_for()
     assert [request.request for request in Control(results.folder).requests()] == ["extend"]
