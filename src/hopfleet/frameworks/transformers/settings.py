@@ -109,7 +109,7 @@ def make_optimizer(model: torch.nn.Module, chosen: Mapping[str, Any]) -> Optimiz
 
 
 def make_schedule(optimizer: Optimizer, chosen: Mapping[str, Any], steps: int | None = None) -> Any:
-    """Return the schedule of the learning rate, which steps after ``gradient_accumulation_steps`` batches.
+    """Return the schedule of the learning rate, which steps after each update.
 
     Without ``max_steps``, it ends after all ``steps`` of the trial. Return None if the rate is constant.
     """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.base import Batch, EngineCache
 from hopfleet.phrases import listed
 
 try:
@@ -21,8 +24,10 @@ import torch
 from transformers import AutoTokenizer
 from transformers.trainer_pt_utils import LabelSmoother
 
+from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.framework import TorchFramework
+from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.task import TorchTask, at_hand
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part
 from hopfleet.frameworks.transformers import loading, preferences
@@ -242,7 +247,19 @@ class TransformersTask(TorchTask):
 
 
 class TransformersFramework(TorchFramework):
-    """PyTorch, for a model of Transformers: a model that is handed out has no reference for preferences."""
+    """PyTorch, for a model of Transformers.
+
+    A schedule steps with each update, and a model that is handed out has no reference for preferences.
+    """
+
+    def open(
+        self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
+    ) -> TorchSession:
+        session = super().open(config, seed=seed, placement=placement, threads=threads, cache=cache)
+        if not self._owns_loop:
+            # Sessions of one device and of teams alike.
+            session.end_unit = functools.partial(_end_unit, session, session.end_unit)  # type: ignore[method-assign]
+        return session
 
     def model(self, config: Config, checkpoint: Path) -> torch.nn.Module:
         model = super().model(config, checkpoint)
@@ -258,6 +275,16 @@ class TransformersFramework(TorchFramework):
     def export(self, config: Config, checkpoint: Path, path: Path) -> float:
         weights.write(path, self.model(config, checkpoint).state_dict())
         return 0.0
+
+
+def _end_unit(
+    session: TorchSession, end: Callable[..., dict[str, RowSum]], result: Metrics | None, rows: int, *, last: bool
+) -> dict[str, RowSum]:
+    """Close a unit, after the schedules have stepped for an update with the batches that were left."""
+    for schedule in session.schedulers:
+        if isinstance(schedule, Paced):
+            schedule.step("unit")
+    return end(result, rows, last=last)
 
 
 def _network(model: Any) -> Any:
