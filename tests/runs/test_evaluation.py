@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,15 @@ def test_tests_are_recorded(results: hop.Results, tmp_path: Path) -> None:
     assert {path.suffix for path in results.folder.tests.iterdir()} == {".json"}  # no workspace is left
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Has Ctrl-C raise KeyboardInterrupt, which a process in the background of a shell ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_killed_test_goes_on(results: hop.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new = hop.partition({"x": [1.0, 2.0, 3.0, 6.0]}, tmp_path / "new", partitions=4)
     seen: deque[int] = deque()  # a list would count as a constant of the task's code, and other code begins anew
@@ -248,6 +258,7 @@ class TestPredictions:
         assert len(list((tmp_path / "parts").iterdir())) == 3
         assert results.best.predict(data, workers=2).column("doubled").to_pylist() == (2 * order).tolist()
 
+    @pytest.mark.usefixtures("interruptible")
     def test_go_on_after_a_kill(self, results: hop.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         data = hop.partition({"x": [1.0, 2.0, 3.0]}, tmp_path / "new", partitions=3)
         seen: deque[float] = deque()

@@ -40,7 +40,7 @@ def test_what_failed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     module = tmp_path / "test_one.py"
     module.write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-qq", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-qq", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     assert failures([*command, str(module)], 1) == ["test_one.py::test_fails"]
     assert failures([*command, f"{module}::test_passes"], 1) == []
 
