@@ -9,7 +9,6 @@ from __future__ import annotations
 from hopfleet.support.files.reading import (
     FULL,
     LIMITS,
-    check_plain,
     check_private,
     digest,
     digest_of,
@@ -88,7 +87,6 @@ __all__ = [
     "beside",
     "check_folder",
     "check_own",
-    "check_plain",
     "check_private",
     "claim",
     "copy_file",
