@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +49,73 @@ ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason
 def test_an_address_where_no_cluster_is(address: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         hop.Ray(address).offer("cpu", 1)
+
+
+@contextlib.contextmanager
+def server(answer: bytes) -> Iterator[str]:
+    """Answer each connection with these bytes, and close it when the other side does."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(answer)
+            self.request.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while self.request.recv(1 << 12):
+                    pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"127.0.0.1:{listening.server_address[1]}"
+        listening.shutdown()
+
+
+@ray_is_here
+@pytest.mark.parametrize("answer", [b"-ERR unknown command 'PRI'\r\n", b"", b"\0\0\0\4"])
+def test_another_service_at_the_address(answer: bytes) -> None:
+    with server(answer) as address, pytest.raises(UsageError, match=f"nothing answers at {address} .another service"):
+        hop.Ray(address).offer("cpu", 1)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the addresses that Ray is asked for."""
+    asked: list[str] = []
+
+    def init(*, address: str, **_: object) -> None:
+        asked.append(address)
+        raise RuntimeError("enough is known")
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return asked
+
+
+@ray_is_here
+def test_the_last_cluster_of_this_machine_is_gone(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: "127.0.0.1:1")
+    said = pytest.warns(UserWarning, match=r"at 127.0.0.1:1, does not answer .*a cluster for this run starts")
+    with said, pytest.raises(UsageError, match="enough is known"):
+        hop.Ray().offer("cpu", 1)
+    assert started == ["local"]
+
+
+@ray_is_here
+def test_the_last_cluster_of_this_machine_answers(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
+    with server(b"\0\0\x06\4\0\0\0\0\0") as address:
+        monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: address)
+        with pytest.raises(UsageError, match="enough is known"):
+            hop.Ray().offer("cpu", 1)
+        assert started == [address]
+
+
+@ray_is_here
+def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda: "")
+    with pytest.raises(UsageError, match="enough is known"):
+        hop.Ray().offer("cpu", 1)
+    assert started == ["local"]
+    with pytest.raises(UsageError, match="address='auto': no Ray cluster is known on this machine"):
+        hop.Ray("auto").offer("cpu", 1)
 
 
 @ray_is_here

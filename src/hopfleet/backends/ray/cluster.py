@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -30,6 +31,12 @@ RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 RECONNECT_SECONDS, RAY_RECONNECT_SECONDS = 3600, 60
 """The value of that variable here, so that a run ends by its own limits, and Ray's default."""
 
+EMPTY_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""A frame of HTTP/2 (RFC 9113): the first that each side sends is of this type, the fourth byte."""
+
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + EMPTY_SETTINGS
+"""The first bytes that a client sends."""
+
 
 def require_ray() -> Any:
     if importlib.util.find_spec("ray") is None:
@@ -49,7 +56,8 @@ def reconnect_seconds() -> float:
 def connect(address: str | None, *, namespace: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> bool:
     """Join a cluster, or start one on this machine; return False if this process had joined it before.
 
-    Without an address Ray looks for ``RAY_ADDRESS``, then for a cluster on this machine; if none is there, one starts.
+    Without an address, that is the cluster of ``RAY_ADDRESS`` or the last one on this machine; if it is gone, one
+    starts.
     """
     ray = require_ray()
     if ray.is_initialized():
@@ -64,7 +72,9 @@ def connect(address: str | None, *, namespace: str | None = None, runtime_env: M
     if known is not None:
         _check_reachable(address, known)
     try:
-        joined = {"address": address, "namespace": namespace, "runtime_env": runtime_env and dict(runtime_env)}
+        # Without an address, Ray would try a cluster that is gone for minutes.
+        where = known if known is not None else "local"
+        joined = {"address": where, "namespace": namespace, "runtime_env": runtime_env and dict(runtime_env)}
         ray.init(**joined, log_to_driver=False, logging_level="ERROR", **_start_options(known))
     except Exception as error:
         if _is_refused(error):
@@ -252,14 +262,32 @@ def _known_address(address: str | None) -> str | None:
         return None if address == "local" else address
     if os.environ.get("RAY_ADDRESS"):
         return None if os.environ["RAY_ADDRESS"] == "local" else os.environ["RAY_ADDRESS"]
-    # Ray keeps the address of the last cluster on this machine in a file, also when that cluster is long gone. There is
-    # no public function that reads the file and starts nothing.
+    found = _last_address()
+    if found is None and address == "auto":
+        raise UsageError(
+            "address='auto': no Ray cluster is known on this machine; start one with `ray start --head`, or leave "
+            "address= out to start one for this run"
+        )
+    if found is None or address == "auto":
+        return found
+    if why := _unreachable(found):
+        warnings.warn(
+            f"the last Ray cluster of this machine, at {found}, does not answer ({why}): a cluster for this run starts "
+            "on this machine",
+            stacklevel=2,
+        )
+        return None
+    return found
+
+
+def _last_address() -> str | None:
+    """Return the address of the last cluster on this machine, which may be long gone."""
+    # No public function of Ray reads the file with the address and starts nothing.
     with contextlib.suppress(Exception):
         from ray._private.utils import read_ray_address
 
         found: str | None = read_ray_address()
-        if found and (address == "auto" or not _unreachable(found)):
-            return found
+        return found or None
     return None
 
 
@@ -280,7 +308,18 @@ def _unreachable(address: str) -> str:
     if not colon or not port.isdigit():
         return "must be 'auto' or HOST:PORT"
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS):
-            return ""
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS) as connection:
+            return "" if _speaks_grpc(connection) else "another service uses this port"
     except OSError as error:
         return describe(error)
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Whether the other side is a gRPC server, as the head of a cluster is; the default port is also that of Redis."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return True
+    connection.sendall(HTTP2_GREETING)
+    answer = b""
+    while len(answer) < len(EMPTY_SETTINGS) and (more := connection.recv(len(EMPTY_SETTINGS) - len(answer))):
+        answer += more
+    return len(answer) == len(EMPTY_SETTINGS) and answer[3] == EMPTY_SETTINGS[3]
