@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hopfleet.domain.messages import SaveDelayed, UnitFinished
+from hopfleet.domain.messages import SaveDelayed, TrialRolledBack, UnitFinished, UnitOverdue
 from hopfleet.store.folder import RunFolder
 from tests.helpers.cluster.hosts import DRIVER, HEAD, STORAGE, WORKERS, Hosts, hosts, needs_hosts, needs_redis
 from tests.helpers.cluster.started import messages, wait_until
@@ -124,11 +124,13 @@ def test_a_run_survives_a_cut_link_a_restarted_head_and_a_storage_that_is_gone(m
     wait_for_units(made, folder, 10)
     made.network.cut(STORAGE)
     time.sleep(STORAGE_SECONDS)
+    wait_for_units(made, folder, 10)  # training goes on, whether the storage is known to be gone or not
     made.network.mend(STORAGE)
     tried = json.loads(made.said())
     delayed = [message.error for message in messages(folder, SaveDelayed)]
     assert all(re.search(r"s3://bucket/.* cannot be sent", error) for error in delayed), delayed
     assert delayed or not LONG, "a storage that stalls is said"
+    assert not messages(folder, UnitOverdue) and not messages(folder, TrialRolledBack)
     made.drive("alone", epochs=EPOCHS)
     assert json.loads(made.said()) == tried
 

@@ -44,12 +44,31 @@ def test_a_version_is_fetched_from_elsewhere_only_if_it_is_not_here() -> None:
     assert where.source(SAVE, "two") is None
 
 
+def test_a_version_that_is_in_the_storage_too() -> None:
+    where = VersionLocations()
+    where.add(SAVE, "one")
+    where.add_durable(SAVE)
+    where.add_durable(OTHER)
+    assert where.source(SAVE, "two") == "one", "other nodes get it from there"
+    assert where.source(OTHER, "two") is None, "no node holds it"
+    assert not where.alone("one") and where.lose("one") == []
+    assert where.nodes(SAVE) == frozenset() and not where.drop(SAVE)
+    where.add(SAVE, "one")
+    assert where.alone("one"), "what was known of the lost file does not count for a new one"
+    where.add_durable(SAVE)
+    assert not where.drop(SAVE), "the storage must drop it as well"
+    assert where.drops("one") == [SAVE]
+
+
 def test_a_trial_is_forgotten() -> None:
     where = VersionLocations()
     where.add(SAVE, "one")
+    where.add_durable(SAVE)
     where.add(OTHER, "one")
     where.forget("t0")
     assert not where.nodes(SAVE) and where.nodes(OTHER)
+    where.add(SAVE, "one")
+    assert where.drop(SAVE)
 
 
 def test_versions_are_dropped_by_another_thread() -> None:

@@ -57,12 +57,13 @@ def test_operations_end_in_time(stalled: threading.Event, tmp_path: Path) -> Non
 
 def test_a_node_waits_for_a_version_and_the_driver_says_so(stalled: threading.Event, tmp_path: Path) -> None:
     url = f"memory://{tmp_path}/storage"
-    node = NodeVersions(local_versions(tmp_path / "n1", "n1"), url)
+    node, writer = (NodeVersions(local_versions(tmp_path / name, name), url) for name in ("n1", "n2"))
     driver = RemoteVersions(local_versions(tmp_path / "run"), url)
     stalled.set()
-    node.write(REF, lambda path: path.write_bytes(b"four"), durable=True, size=4)
-    node.send(REF)
+    writer.write(REF, lambda path: path.write_bytes(b"four"), durable=True, size=4)
+    writer.send(REF)
     stalled.clear()
+    assert writer.find(REF).read_bytes() == b"four", "no storage is needed where the version was made"
     with pytest.raises(OSError, match="cannot be fetched"):
         driver.find(REF)
     with pytest.raises(OSError, match="cannot be listed"):
@@ -76,7 +77,8 @@ def test_a_node_waits_for_a_version_and_the_driver_says_so(stalled: threading.Ev
     assert len(reported) == 1 and "cannot be fetched" in reported[0] and "waiting for the storage" in reported[0]
     with pytest.raises(CheckpointError, match="is not there"):
         node.find(REF._replace(version=5))
-    node.release()
+    for versions in (node, writer):
+        versions.release()
 
 
 def test_a_job_that_ends_in_time() -> None:

@@ -61,14 +61,17 @@ def test_neither_the_model_nor_others_wait_for_the_network(tmp_path: Path) -> No
     first, told = saver(versions)
     first.save(command(1, durable=True), model)
     first.wait("t0001")  # it may train on, though nothing has arrived
+    event = told.get(timeout=WAIT)  # other workers can get it from here
+    assert isinstance(event, VersionSaved) and (event.trial, event.durable) == ("t0001", False)
     first.save(command(2, durable=False), model)
     event = told.get(timeout=WAIT)
     assert isinstance(event, VersionSaved) and (event.trial, event.durable) == ("t0002", False)
     versions.may.set()
     event = told.get(timeout=WAIT)
     assert isinstance(event, VersionSaved) and (event.trial, event.durable) == ("t0001", True)
-    assert event.digest == digest(versions.find(VersionRef("t0001", 2, 1), event.digest))
-    assert not versions.path(VersionRef("t0001", 2, 1), durable=True).exists(), "no copy is kept"
+    path = versions.path(VersionRef("t0001", 2, 1), durable=True)
+    assert versions.find(VersionRef("t0001", 2, 1), event.digest) == path, "other workers get it from this node"
+    assert event.digest == digest(path)
     first.close()
     versions.release()
 
@@ -80,9 +83,10 @@ def test_what_does_not_arrive_is_told_once_and_sent_again(tmp_path: Path, monkey
     versions.may.set()
     first, told = saver(versions)
     first.save(command(1, durable=True), model)
-    delayed, saved = told.get(timeout=WAIT), told.get(timeout=WAIT)
-    assert isinstance(delayed, SaveDelayed) and delayed.error == "memory://far: nobody answers"
-    assert isinstance(saved, VersionSaved) and saved.ref.attempt == 1
+    here, delayed, saved = (told.get(timeout=WAIT) for _ in range(3))
+    assert isinstance(here, VersionSaved) and not here.durable
+    assert isinstance(delayed, SaveDelayed) and delayed.error == "memory://far: nobody answers" and delayed.on_node
+    assert isinstance(saved, VersionSaved) and saved.ref.attempt == 1 and saved.durable
     first.close()
     versions.release()
 
@@ -148,6 +152,7 @@ def test_who_is_told_to_end_does_not_wait_for_ever(tmp_path: Path) -> None:
     versions.may.set()
     first, told = saver(versions)
     first.save(command(1, durable=True), model)
+    assert isinstance(told.get(timeout=WAIT), VersionSaved)
     assert isinstance(told.get(timeout=WAIT), SaveDelayed)
     first.close()
     assert told.empty()

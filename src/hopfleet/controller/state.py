@@ -86,8 +86,8 @@ class State:
 
     @property
     def stands(self) -> bool:
-        """Whether workers may wait through no fault of their own: for a person, or for a disk."""
-        return self.held or bool(self.schedule.delayed)
+        """Whether workers may wait through no fault of their own: for a person, a disk or a storage."""
+        return self.held or bool(self.schedule.stuck)
 
     @property
     def hopeless(self) -> str:
@@ -360,7 +360,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.SaveDelayed) -> None:
-        self.schedule.delay(message.ref, message.worker)
+        self.schedule.delay(message.ref, message.worker, on_node=message.on_node)
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:

@@ -106,7 +106,7 @@ class History(Observer):
     @property
     def waits_for(self) -> str:
         """Why the run waits, if a version cannot be written to disk; empty otherwise."""
-        return next((delay.error for delay in self.delayed.values()), "")
+        return next((delay.error for delay in self.delayed.values() if not delay.on_node), "")
 
     @classmethod
     def of(

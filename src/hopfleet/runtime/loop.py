@@ -115,8 +115,8 @@ class Loop:
 
     @property
     def stuck(self) -> bool:
-        """Whether a worker still waits for its disk, and so will not end by itself."""
-        return bool(self._controller.schedule.delayed)
+        """Whether a worker still waits for its disk or a storage, and so will not end by itself."""
+        return bool(self._controller.schedule.stuck)
 
     def drain(self) -> None:
         """Ask for a resumable end as soon as all running units are done. Safe in a signal handler."""

@@ -52,6 +52,8 @@ class ScheduleView:
         self.awaiting: dict[str, Progress] = {}
         #: Saves that a disk refuses for now, and the workers that wait for it.
         self.delayed: dict[int, str] = {}
+        #: Saves that wait on the disks of their nodes for a storage that refuses them, and the workers that send them.
+        self.unsent: dict[int, str] = {}
         #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
         self.sticky = False
         #: Epochs that all trials together may begin, None for no limit, and those that they have begun.
@@ -211,9 +213,14 @@ class ScheduleView:
         found: list[tuple[Progress, Save]] = []
         for progress in self.trials.values():
             saves = {number: save for number, save in progress.saves.items() if save.worker == worker}
-            if saves and self.delayed.keys().isdisjoint(saves):
+            if saves and (self.delayed.keys() | self.unsent.keys()).isdisjoint(saves):
                 found.append((progress, [*saves.values()][-1]))
         return found
+
+    @property
+    def stuck(self) -> set[str]:
+        """Return the workers with saves that a disk or a storage refuses for now."""
+        return {*self.delayed.values(), *self.unsent.values()}
 
     def files(self) -> Iterator[VersionRef]:
         """Yield every version file that may still be needed."""

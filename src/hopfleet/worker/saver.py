@@ -338,6 +338,8 @@ class Saver:
         else:
             event = VersionSaved(ref, durable, digest, size)
             if durable and self._versions.sends:
+                # Other workers get the version from this node until it is in the storage, and after that.
+                self._emit(VersionSaved(ref, False, digest, size))
                 self._uploads.put(event)
                 return True
         self._emit(event)
@@ -391,7 +393,7 @@ class Saver:
                 self._versions.send(saved.ref)
             except OSError as error:
                 if not told:
-                    self._emit(SaveDelayed(self._worker, saved.ref, str(error)))
+                    self._emit(SaveDelayed(self._worker, saved.ref, str(error), on_node=True))
                 told = True
                 if self._closing.wait(seconds):
                     return

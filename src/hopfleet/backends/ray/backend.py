@@ -314,7 +314,7 @@ class Ray(ClusterBackend):
     # ------------------------------------------------------------------------- versions in the memory of nodes
 
     def drop(self, ref: VersionRef) -> bool:
-        """Let all nodes that hold a version in memory drop it; return whether there are any."""
+        """Let all nodes that hold a version drop it; return whether the version was on nodes alone."""
         return self._locations.drop(ref)
 
     def forget(self, trial: str) -> None:
@@ -429,7 +429,9 @@ class Ray(ClusterBackend):
                 super()._hear(handle, report)
 
     def _note(self, handle: ActorHandle, event: Event) -> None:
-        if isinstance(event, VersionSaved) and not event.durable:
+        if isinstance(event, VersionSaved) and event.durable:
+            self._locations.add_durable(event.ref)
+        elif isinstance(event, VersionSaved):
             self._locations.add(event.ref, handle.node)
         elif isinstance(event, UnitFinished | UnitFailed):
             handle.trial, handle.next = handle.next or handle.trial, ""

@@ -1,4 +1,4 @@
-"""Which nodes hold which versions in their shared memory, and which versions each node must still drop.
+"""Which nodes hold which versions, in their shared memory or on disk, and which versions each node must still drop.
 
 Versions are dropped beside the run, by another thread than the one that drives it.
 """
@@ -12,16 +12,24 @@ from hopfleet.domain.version_ref import VersionRef
 
 
 class VersionLocations:
-    """The locations of all versions that are not durable. All methods are thread-safe."""
+    """The locations of all versions on nodes. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._nodes: dict[VersionRef, set[str]] = {}
         self._drops: dict[str, list[VersionRef]] = {}
+        #: Versions on nodes that are also in the storage.
+        self._durable: set[VersionRef] = set()
 
     def add(self, ref: VersionRef, node: str) -> None:
         with self._lock:
             self._nodes.setdefault(ref, set()).add(node)
+
+    def add_durable(self, ref: VersionRef) -> None:
+        """Note that a version that nodes hold is in the storage as well."""
+        with self._lock:
+            if ref in self._nodes:
+                self._durable.add(ref)
 
     def nodes(self, ref: VersionRef) -> frozenset[str]:
         with self._lock:
@@ -33,12 +41,13 @@ class VersionLocations:
         return None if node in there else min(there, default=None)
 
     def drop(self, ref: VersionRef) -> bool:
-        """Let all nodes that hold a version drop it; return whether there are any."""
+        """Let all nodes that hold a version drop it; return whether the version was on nodes alone."""
         with self._lock:
-            nodes = self._nodes.pop(ref, set())
+            nodes, durable = self._nodes.pop(ref, set()), ref in self._durable
+            self._durable.discard(ref)
             for node in nodes:
                 self._drops.setdefault(node, []).append(ref)
-            return bool(nodes)
+            return bool(nodes) and not durable
 
     def drops(self, node: str) -> list[VersionRef]:
         """Return the versions that a node must drop, each once."""
@@ -55,19 +64,22 @@ class VersionLocations:
         """Forget the locations of a trial's versions, which all nodes delete."""
         with self._lock:
             self._nodes = {ref: nodes for ref, nodes in self._nodes.items() if ref.trial != trial}
+            self._durable = {ref for ref in self._durable if ref.trial != trial}
 
     def alone(self, node: str) -> bool:
-        """Whether a node holds a version that no other node holds."""
+        """Whether a node holds a version that is nowhere else."""
         with self._lock:
-            return {node} in self._nodes.values()
+            return any(nodes == {node} and ref not in self._durable for ref, nodes in self._nodes.items())
 
     def lose(self, node: str) -> list[VersionRef]:
-        """Remove a lost node; return the versions that no other node holds."""
+        """Remove a lost node; return the versions that were nowhere else."""
         with self._lock:
             for nodes in self._nodes.values():
                 nodes.discard(node)
-            lost = [ref for ref, nodes in self._nodes.items() if not nodes]
-            for ref in lost:
+            gone = [ref for ref, nodes in self._nodes.items() if not nodes]
+            lost = [ref for ref in gone if ref not in self._durable]
+            for ref in gone:
                 del self._nodes[ref]
+            self._durable.difference_update(gone)
             self._drops.pop(node, None)
             return lost

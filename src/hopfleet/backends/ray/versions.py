@@ -98,7 +98,7 @@ class WorkerVersions(ForwardingVersions):
 class DriverVersions(ForwardingVersions):
     """The versions as the driver sees them. Versions that the driver drops are dropped on the nodes as well.
 
-    ``drop`` asks the nodes that hold a version to drop it, and returns whether there are any.
+    ``drop`` asks the nodes that hold a version to drop it, and returns whether the version was on nodes alone.
     """
 
     def __init__(

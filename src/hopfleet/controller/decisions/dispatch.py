@@ -40,7 +40,7 @@ class Dispatcher:
 
     def dispatch(self, state: State) -> Iterator[m.RunUnit]:
         """Start units until no idle worker can take another one."""
-        while not (state.ending or state.held or state.schedule.delayed):
+        while not (state.ending or _waits(state)):
             assignment = next_assignment(state.schedule, self.policy, self.rng)
             if assignment is None:
                 return
@@ -52,7 +52,7 @@ class Dispatcher:
         No other trial waits for the worker, so it would go on with the same trials anyway.
         """
         schedule = state.schedule
-        if self.fusion is None or len(schedule.slots) != 1 or schedule.starting or state.ending or state.stands:
+        if self.fusion is None or len(schedule.slots) != 1 or schedule.starting or state.ending or _waits(state):
             return
         (slot,) = schedule.slots.values()
         if slot.unit is None or not slot.flotilla or slot.lookahead or slot.retired or slot.overdue or state.stopped:
@@ -121,3 +121,8 @@ def _command(state: State, worker: str, unit: Unit, flotilla: int, *, more: bool
     last = unit.trains and (version + 1) % state.schedule.partitions == 0
     metric = progress.last_metric if unit.trains and not goes_on else None
     return m.RunUnit(worker, unit, state.next_attempt, model, last, digest, flotilla, more, lookahead, metric)
+
+
+def _waits(state: State) -> bool:
+    """Whether no unit may start: a person holds the run, or a disk refuses a version."""
+    return state.held or bool(state.schedule.delayed)

@@ -95,10 +95,21 @@ def recover(state: State, progress: Progress) -> Iterator[m.Message]:
 
 
 def needed_versions(progress: Progress) -> set[int]:
-    """Return the saved versions that must stay: the newest, the newest durable, the best, and those lent to clones."""
+    """Return the saved versions that must stay: the newest, the newest durable, the best, and those lent to clones.
+
+    Of the versions that wait for a storage, the first stays, which is being sent, and the last.
+    """
     durable = (version for version, saved in progress.saved.items() if saved.durable)
     best = 0 if progress.best is None else progress.best[0]
-    return {max(progress.saved, default=0), max(durable, default=0), best, *progress.lends.values()}
+    sent = [save.version for save in progress.saves.values() if save.durable]
+    return {
+        max(progress.saved, default=0),
+        max(durable, default=0),
+        best,
+        *progress.lends.values(),
+        *sent[:1],
+        *sent[-1:],
+    }
 
 
 def ref_of(progress: Progress, version: int) -> tuple[VersionRef, str]:

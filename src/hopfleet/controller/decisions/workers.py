@@ -46,7 +46,7 @@ def place_partitions(state: State) -> Iterator[m.Message]:
 def release_workers(state: State) -> Iterator[m.Message]:
     """Release retired workers that have nothing left to do."""
     for slot in state.schedule.slots.values():
-        busy = slot.unit is not None or slot.worker in state.schedule.delayed.values()
+        busy = slot.unit is not None or slot.worker in state.schedule.stuck
         wanted = any(partition in (slot.partitions or ()) for _, partition in state.coming)
         if slot.retired and not busy and not slot.released and not wanted:
             yield state.decide(m.ReleaseWorker(slot.worker))
@@ -61,8 +61,8 @@ def finish(state: State) -> Iterator[m.Message]:
         yield state.decide(m.Finish(complete=True))
     elif state.ending:
         # A worker whose disk is full can save nothing, and may wait for the disk in the middle of a unit.
-        stuck = state.schedule.delayed.values()
-        busy = any(slot.unit is not None and slot.worker not in stuck for slot in state.schedule.slots.values())
+        stuck, halted = state.schedule.stuck, state.schedule.delayed.values()
+        busy = any(slot.unit is not None and slot.worker not in halted for slot in state.schedule.slots.values())
         safe = all(p.holder is None or p.holder in stuck or not p.version or p.durable(p.version) for p in live)
         # The save of an earlier version, which may be the best, can take longer than that of the last.
         saving = any(save.durable and save.worker not in stuck for p in live for save in p.saves.values())

@@ -184,7 +184,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("VersionSaved", e.VersionSaved, (_ref(), *_plain("durable", "digest", "size"))),
     ("VersionLost", e.VersionLost, (_ref(attempt="saved"), *_plain("reason", "worker", "attempt"), _if_any("intact"))),
     ("SaveFailed", e.SaveFailed, (_ref(), *_plain("error", "traceback"))),
-    ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"))),
+    ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"), _if_any("on_node"))),
     ("RecordLogged", e.RecordLogged, _plain("worker", "trial", "text")),
     (
         "OperatorAsked",

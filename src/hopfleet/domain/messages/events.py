@@ -141,7 +141,10 @@ class UnitOverdue:
 
 @dataclass(frozen=True, slots=True)
 class VersionSaved:
-    """A model version can be loaded by every worker; a durable one also survives the death of the machine."""
+    """A model version can be loaded by every worker; a durable one also survives the death of the machine.
+
+    A durable save to a storage behind a URL ends with two of these: the version is on its node, then in the storage.
+    """
 
     ref: VersionRef
     durable: bool
@@ -186,11 +189,12 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class SaveDelayed:
-    """The disk refuses a version for now. The worker keeps the model and retries until it is saved."""
+    """The disk or the storage refuses a version for now. The worker keeps the version and retries until it is saved."""
 
     worker: str
     ref: VersionRef
     error: str  #: the file, the problem and the remedy
+    on_node: bool = False  #: whether the version is on the disk of its node, where other workers can get it
 
     @property
     def trial(self) -> str:

@@ -59,7 +59,9 @@ class DiskNotes(Observer):
         self._delayed: set[VersionRef] = set()
 
     def update(self, time: float, message: Message) -> None:
-        if isinstance(message, SaveDelayed):
+        if isinstance(message, SaveDelayed) and message.on_node:
+            self._view.note(f"{message.error}; training continues, and versions are sent when the storage answers")
+        elif isinstance(message, SaveDelayed):
             self.waiting(message.error)
             self._delayed.add(message.ref)
         elif isinstance(message, VersionSaved) and message.ref in self._delayed:

@@ -3,7 +3,8 @@
 Each node passes versions between its workers in shared memory of its own, so a hop within a node is as fast as on one
 machine; ``content`` and ``receive`` move a version between nodes. Durable versions go to a folder that all nodes share,
 as ``Versions`` does, or behind an fsspec URL: a node writes them to its own disk, uploads them in the background and
-keeps no copy, and the driver, the process that runs the experiment, downloads what is left at the end.
+keeps its copy for other nodes until the version is dropped; the driver, the process that runs the experiment, downloads
+what is left at the end.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _shared_name(name: str) -> str:
 
 
 class NodeVersions(RemoteVersions):
-    """Versions behind a URL, as a node sees them: durable files stay on the node until they are uploaded.
+    """Versions behind a URL, as a node sees them: durable files stay on the node that wrote them.
 
     Downloaded versions go to shared memory, for one use. Only the driver deletes versions behind the URL. While the
     storage does not answer, a version is not lost: the node waits for it.
@@ -156,10 +157,6 @@ class NodeVersions(RemoteVersions):
                 told = True
                 time.sleep(seconds)
         raise AssertionError("there is always another attempt")
-
-    def send(self, ref: VersionRef) -> None:
-        super().send(ref)
-        remove_file(self.path(ref, durable=True))
 
     def drop(self, ref: VersionRef) -> None:
         self.local.drop(ref)
