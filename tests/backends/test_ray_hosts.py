@@ -108,6 +108,24 @@ def test_teams_across_hosts_have_the_bits_of_local_ones(made: Hosts) -> None:
             assert json.loads(made.said()) == [[], digests]
 
 
+@long
+def test_training_goes_on_while_the_storage_is_gone(made: Hosts) -> None:
+    folder = RunFolder(made.home / "unsent")
+    made.serve_bucket("bucket")
+    made.drive("unsent", epochs=EPOCHS, address=made.address, storage="s3://bucket/runs")
+    wait_for_units(made, folder, 10)
+    made.network.cut(STORAGE)
+    wait_until(lambda: bool(messages(folder, SaveDelayed)) or made.driver_ended, PATIENCE)
+    wait_for_units(made, folder, 20)
+    made.network.mend(STORAGE)
+    unsent = json.loads(made.said())
+    delayed = messages(folder, SaveDelayed)
+    assert all(delay.on_node and re.search(r"s3://bucket/.* cannot be sent", delay.error) for delay in delayed), delayed
+    assert not messages(folder, UnitOverdue) and not messages(folder, TrialRolledBack)
+    made.drive("sent", epochs=EPOCHS)
+    assert json.loads(made.said()) == unsent
+
+
 @needs_redis
 def test_a_run_survives_a_cut_link_a_restarted_head_and_a_storage_that_is_gone(made: Hosts) -> None:
     folder = RunFolder(made.home / "tried")
@@ -124,13 +142,11 @@ def test_a_run_survives_a_cut_link_a_restarted_head_and_a_storage_that_is_gone(m
     wait_for_units(made, folder, 10)
     made.network.cut(STORAGE)
     time.sleep(STORAGE_SECONDS)
-    wait_for_units(made, folder, 10)  # training goes on, whether the storage is known to be gone or not
     made.network.mend(STORAGE)
     tried = json.loads(made.said())
     delayed = [message.error for message in messages(folder, SaveDelayed)]
     assert all(re.search(r"s3://bucket/.* cannot be sent", error) for error in delayed), delayed
     assert delayed or not LONG, "a storage that stalls is said"
-    assert not messages(folder, UnitOverdue) and not messages(folder, TrialRolledBack)
     made.drive("alone", epochs=EPOCHS)
     assert json.loads(made.said()) == tried
 
