@@ -116,11 +116,13 @@ def test_a_journal_of_format_3_is_read_and_becomes_a_newer_one_when_written_to(t
         ("Evaluate", {**unit, "version": 2, "saved": 7, "digest": "abc", "flotilla": 0, "more": False}),
         ("Evaluated", {**unit, "started": 1.0, "ended": 2.0, "sums": {}, "share": 1.0}),
         ("OperatorAsked", {"wish": "stop", "arguments": {"trial": "t1"}, "who": "ada", "number": 4}),
+        ("VersionLost", {"trial": "t1", "version": 2, "saved": 7, "reason": "gone", "worker": "w1", "attempt": 2}),
     ]
     expected = [
         RunUnit("w1", evaluation, 3, VersionRef("t1", 2, 7), digest="abc"),
         UnitFinished("w1", evaluation, 3, 0, 1.0, 2.0),
         RequestMade("stop", {"trial": "t1"}, "ada", 4),
+        VersionLost(VersionRef("t1", 2, 7), "gone", "w1", 2),
     ]
     with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
         for kind, body in rows:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -16,25 +17,24 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Check = Callable[[Any], bool]
 
 
-def _kind(*kinds: type) -> Check:
-    return lambda value: isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+def _kind(kinds: tuple[type, ...], value: Any) -> bool:
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
 def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
 
 
-def _each(check: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(check, value))
+def _each(check: Check, value: Any) -> bool:
+    return isinstance(value, list) and all(map(check, value))
 
 
-def _form(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
-    checks = {**required, **(optional or {})}
-    return lambda value: (
-        isinstance(value, dict)
-        and required.keys() <= value.keys()
-        and all(check(value[key]) for key, check in checks.items() if key in value)
-    )
+def _form(required: Mapping[str, Check], value: Any) -> bool:
+    return _fits(required, value) and required.keys() <= value.keys()
+
+
+def _fits(checks: Mapping[str, Check], value: Any) -> bool:
+    return isinstance(value, dict) and all(check(value[key]) for key, check in checks.items() if key in value)
 
 
 def _name(value: Any) -> bool:
@@ -56,32 +56,32 @@ def _mode(value: Any) -> bool:
     return value in ("min", "max")
 
 
-_TEXT, _OBJECT, _WHOLE = _kind(str), _kind(dict), _kind(int)
-_DATA = _form({"url": _TEXT, "rows": _count, "partitions": _count, "fingerprint": _TEXT})
-_ORIGIN = _form(
-    {},
+_TEXT, _OBJECT, _WHOLE, _FLAG = (partial(_kind, (kind,)) for kind in (str, dict, int, bool))
+_TEXTS = partial(_each, _TEXT)
+_DATA = partial(_form, {"url": _TEXT, "rows": _count, "partitions": _count, "fingerprint": _TEXT})
+_ORIGIN = partial(
+    _fits,
     {
         **dict.fromkeys(("how", "file", "variable", "cwd"), _TEXT),
-        "arguments": _each(_TEXT),
+        "arguments": _TEXTS,
         "overrides": _OBJECT,
-        "workers": _kind(int, str, type(None)),
+        "workers": partial(_kind, (int, str, type(None))),
     },
 )
-_WARM_START = _form(
-    {"names": _each(_TEXT), "trials": _each(_form({"config": _OBJECT, "metrics": _OBJECT}))},
-)
+_TRIALS = partial(_each, partial(_form, {"config": _OBJECT, "metrics": _OBJECT}))
+_WARM_START = partial(_form, {"names": _TEXTS, "trials": _TRIALS})
 
 REQUIRED: Mapping[str, Check] = {
     "name": _name,
     "created": _moment,
-    "task": _form({"module": _TEXT, "name": _TEXT}),
-    "space": _kind(dict, str),  # text for a function
+    "task": partial(_form, {"module": _TEXT, "name": _TEXT}),
+    "space": partial(_kind, (dict, str)),  # text for a function
     "search": _OBJECT,
     "metric": _TEXT,
     "mode": _mode,
     "seed": _WHOLE,
     "batch_size": _count,
-    "drop_last": _kind(bool),
+    "drop_last": _FLAG,
     "train": _DATA,
     "valid": lambda value: value is None or _DATA(value),
     "device": _TEXT,
@@ -90,13 +90,13 @@ REQUIRED: Mapping[str, Check] = {
 }
 OPTIONAL: Mapping[str, Check] = {
     "settings": _OBJECT,
-    "partition_rows": _each(_WHOLE),
+    "partition_rows": partial(_each, _WHOLE),
     "code": _OBJECT,
-    "bare_task": _kind(bool),  # whether the task has no attributes of its own
-    "others": _each(_goal),
-    "limits": _each(_TEXT),
-    "rules": _each(_TEXT),
-    "points": _each(_OBJECT),
+    "bare_task": _FLAG,  # whether the task has no attributes of its own
+    "others": partial(_each, _goal),
+    "limits": _TEXTS,
+    "rules": _TEXTS,
+    "points": partial(_each, _OBJECT),
     "warm_start": _WARM_START,
     "fuse": _TEXT,
     "store": _TEXT,

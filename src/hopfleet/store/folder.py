@@ -37,7 +37,7 @@ from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.phrases import did_you_mean, listed
 from hopfleet.store.definitions import NAME, problem
-from hopfleet.store.proof import DEFINITION, JOURNAL, LOCK, RUN_FOLDER, is_empty, is_part, is_run_folder
+from hopfleet.store.proof import DEFINITION, JOURNAL, LOCK, LOCK_BYTES, RUN_FOLDER, is_empty, is_part, is_run_folder
 from hopfleet.support.files import (
     MARKER,
     check_own,
@@ -92,8 +92,8 @@ class RunFolder:
         self.data = path / "data"
         self.plots = path / "plots"
         self.tests = path / "tests"
-        #: Whether the folder was empty when or after it was locked, so that this process wrote everything in it.
-        self._emptied = False
+        #: Whether the process that holds the lock wrote everything of a run in the folder.
+        self.new = False
 
     @property
     def name(self) -> str:
@@ -225,11 +225,10 @@ class RunFolder:
             remove_from(place, [name for name in names if is_part(name) and name not in keep])
         finally:
             os.close(place)
-        self._emptied = True
 
     def discard(self) -> None:
-        """Delete the folder if it was empty or emptied under this lock, so that everything of a run in it is new."""
-        if self._emptied:
+        """Delete the folder if everything of a run in it is new."""
+        if self.new:
             with contextlib.suppress(OSError):
                 self.clear(keep=())
                 remove_empty_folder(self.path)
@@ -264,8 +263,8 @@ class RunFolder:
         make_folder(self.path, private=True)
         place = open_folder(self.path, links=True)
         try:
-            self._emptied = is_empty(place)
-            if not (self._emptied or is_run_folder(place)):
+            self.new = is_empty(place)
+            if not (self.new or is_run_folder(place)):
                 raise ExperimentExists(
                     f"folder={str(self.path)!r}: contains files and is not a run folder, or its {MARKER} and "
                     f"{self.definition_file.name} are damaged; choose another folder"
@@ -279,7 +278,7 @@ class RunFolder:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = file.read(64).decode(errors="replace").strip() or "unknown"
+            owner = file.read(LOCK_BYTES).decode(errors="replace").strip() or "unknown"
             file.close()
             raise ExperimentExists(
                 f"name={self.name!r}: is being run by process {owner}; watch it with `hopfleet show {self.name}` "
@@ -304,7 +303,7 @@ def find_run(name: str | os.PathLike[str]) -> RunFolder:
             return run
         if run.damaged:
             raise JournalError(f"{run.definition_file}: is missing, but other parts of the run are left; {run.rescue}")
-    names = [run.name for run in runs()][::-1]  # the newest first
+    names = [run.name for run in reversed(list(runs()))]  # the newest first
     near, known = did_you_mean(name, names), listed(name, names)
     here = "" if _is_path(name) or not RunFolder(Path(name)).exists else f"; for that in this directory, use ./{name}"
     raise NotFound(f"{str(name)!r}: no such experiment in {home()}; {near}there are: {known}{here}")

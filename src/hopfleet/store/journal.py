@@ -68,22 +68,25 @@ class Journal:
                     "CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, time REAL NOT NULL, "
                     "kind TEXT NOT NULL, body TEXT NOT NULL, digest BLOB)"
                 )
-                self.requests.create()
                 if self._format() in (0, *READABLE):
                     self._migrate()
-            found = self._format()
+            self._check_format()
             self._writable = writable
-            #: Number and digest of the last message; known while this connection is the only one that writes.
-            self._head = self._found_head() if writable and found == FORMAT else (0, b"")
+            if writable:
+                #: Number and digest of the last message; known while this connection is the only one that writes.
+                self._head = self._found_head()
         except sqlite3.DatabaseError as error:
             raise JournalError(f"{path}: {_problem(error)}") from error
+
+    def _check_format(self) -> None:
+        found = self._format()
         if found == 0:
             raise JournalUnfinished(
-                f"{path}: is being created; try again, and if that does not help, restore it from a backup"
+                f"{self.path}: is being created; try again, and if that does not help, restore it from a backup"
             )
         if found not in READABLE:
             raise JournalError(
-                f"{path}: has format {found}, this Hopfleet reads format {FORMAT}; use the version that wrote it"
+                f"{self.path}: has format {found}, this Hopfleet reads format {FORMAT}; use the version that wrote it"
             )
 
     def _format(self) -> int:
@@ -133,10 +136,10 @@ class Journal:
             "SELECT head.number, head.digest, messages.digest FROM head LEFT JOIN messages USING (number) "
             "WHERE (SELECT count(*) FROM head) = 1"
         )
-        number, digest, last = self._database.execute(query).fetchone() or (-1, b"", b"")
-        if number < 0 or (digest != last and (number, digest) != (0, b"")):
+        found = self._database.execute(query).fetchone()
+        if found is None or (found[1] != found[2] and found[:2] != (0, b"")):
             raise self._modified("messages are missing at its end")
-        return number, digest
+        return found[0], found[1]
 
     def _modified(self, what: str) -> JournalError:
         return JournalError(f"{self.path}: was modified or is damaged: {what}")
@@ -232,7 +235,7 @@ def _link(before: bytes, number: int, time: float, kind: str, body: str) -> byte
 
 
 def _problem(error: sqlite3.DatabaseError) -> str:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return f"cannot be written ({error}); make room on that disk"
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):

@@ -27,7 +27,7 @@ def set_aside(folder: RunFolder) -> None:
         for part in parts:
             move(part, moving / part.name)
         move(moving, folder.path / REPLACED)
-    folder.clear(keep=KEPT)
+    folder.new = True
 
 
 def put_back(folder: RunFolder) -> bool:
@@ -40,6 +40,7 @@ def put_back(folder: RunFolder) -> bool:
         for part in list(moving.iterdir()):
             move(part, folder.path / part.name)
         remove_empty_folder(moving)
+        folder.new = False
     _delete(folder.path / OUTDATED)
     return found
 

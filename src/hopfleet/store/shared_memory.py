@@ -46,8 +46,11 @@ PROCESS = "process"
 KEY = ".shared-memory"
 """Name of the file in the checkpoints folder that contains the random key."""
 
-KEY_LENGTH = 32
-"""Characters of the key."""
+KEY_LENGTH, NAME_LENGTH, NODE_LENGTH = 32, 16, 12
+"""Characters of the key, of what the name derives from it, and of a node in the name."""
+
+OWNER_BYTES = 4096
+"""Bytes of the longest path in a file."""
 
 KEY_LOOKS, KEY_SECONDS = 100, 0.01
 """How often to look for a key that another process is writing, and the seconds between two looks."""
@@ -69,12 +72,12 @@ class SharedMemory:
     @functools.cached_property
     def folder(self) -> Path:
         """Return the folder, which may not exist yet."""
-        return self._base / f"{self._name}{self._node and f'-{self._node[:12]}'}"
+        return self._base / f"{self._name}{self._node and f'-{self._node[:NODE_LENGTH]}'}"
 
     @functools.cached_property
     def _name(self) -> str:
         where = f"{_key(self._checkpoints)} {self._checkpoints.resolve()}"
-        return f"hopfleet-{os.getuid()}-{hashlib.sha256(os.fsencode(where)).hexdigest()[:16]}"
+        return f"hopfleet-{os.getuid()}-{hashlib.sha256(os.fsencode(where)).hexdigest()[:NAME_LENGTH]}"
 
     def create(self, process: str = "") -> None:
         """Create the folder, accessible to this user only. Raise OSError if another user's folder is in its place.
@@ -152,7 +155,7 @@ def _key(checkpoints: Path) -> str:
 
 def _read(path: Path) -> str:
     with open_plain(path) as file:
-        return file.read(4096).decode(errors="replace")
+        return file.read(OWNER_BYTES).decode(errors="replace")
 
 
 def _owned(base: Path) -> Iterator[tuple[Path, str]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from hopfleet.errors import CheckpointError, MissingExtra, UsageError, describe
-from hopfleet.support.files import has_folders, limited, make_folder, move, remove_file, retried
+from hopfleet.support.files import has_folders, limited, make_folder, move, remove_file, retried, temporary_name
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class Remote:
         def put() -> None:
             if has_folders(self._files):
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
-                beside = f"{target}.{os.uname().nodename}.{_once()}"
+                beside = f"{target}.{secrets.token_hex(8)}"
                 self._files.put_file(str(path), beside)
                 self._files.mv(beside, target)
             else:
@@ -59,7 +58,7 @@ class Remote:
     def download(self, name: str, target: Path) -> None:
         """Fetch a file. Raise CheckpointError if there is none, and OSError if the storage does not answer."""
         make_folder(target.parent, private=True)
-        source, beside = f"{self._path}/{name}", target.with_name(f".{target.name}.{_once()}")
+        source, beside = f"{self._path}/{name}", temporary_name(target)
         try:
             size = self._limited(lambda: self._files.size(source))
             self._limited(lambda: self._files.get_file(source, str(beside)), size or 0)
@@ -106,8 +105,3 @@ class Remote:
     def _limited(self, operation: Callable[[], T], size: int = 0) -> T:
         """Return what an operation on ``size`` bytes returns; try again if the network fails, up to the time limit."""
         return limited(lambda: retried(operation), STALL_SECONDS + size / SLOW_BYTES)
-
-
-def _once() -> str:
-    """Return digits for a file name that no other attempt has."""
-    return f"{os.getpid()}{time.monotonic_ns()}"
