@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
-import pytest
+DESCRIPTORS = Path("/proc/self/fd")
+"""Where Linux tells which files a process has open."""
 
 
 def opened(path: Path) -> list[str]:
-    """Return the open files of this process below a folder. Only Linux tells."""
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
-    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    """Return the open files of this process below a folder."""
+    targets = [str(link.readlink()) for link in DESCRIPTORS.iterdir() if link.is_symlink()]
     return [target for target in targets if target.startswith(str(path))]
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def synced() -> Iterator[list[str]]:
-    """Return a list of the names of files and folders that are synced."""
+    """Yield a list of the names of files and folders that are synced from now on."""
     names, fsync = list[str](), os.fsync
 
     def noted(descriptor: int) -> None:
-        names.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        names.append((DESCRIPTORS / str(descriptor)).readlink().name)
         fsync(descriptor)
 
     with patch.object(os, "fsync", noted):

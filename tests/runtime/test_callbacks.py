@@ -12,10 +12,12 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain import messages as m
+from hopfleet.domain.unit import Unit
 from hopfleet.errors import UsageError
 from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.callbacks import HOOKS, Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.loop import Loop
+from hopfleet.support.logging import messages
 from hopfleet.testing.observers import CallbackSuite
 from hopfleet.testing.tasks import CountingTask
 
@@ -183,9 +185,53 @@ def test_an_epoch_that_was_rolled_back_ends_once() -> None:
     assert len(recorder.of("on_epoch_end")) == 1
 
 
+def test_what_callbacks_hear_of_a_trial_and_its_warm_clone() -> None:
+    recorder = Recorder()
+    observer = CallbackObserver([recorder], ExperimentInfo("x", Path(), "loss", "min"))
+    unit = Unit("t0001", 1, 0)
+    story = [
+        m.TrialAdded("t0001", 0, {"lr": 0.1}, 0, 2),
+        m.UnitFinished("w1", unit, 1, 1, 10.0, 12.5),
+        m.UnitFinished("w2", dataclasses.replace(unit, partition=1), 2, 2, 13.0, 14.0, hopped=True),
+        m.TrialAdded("t0002", 1, {"lr": 0.2}, 0, 2, "clone", "t0001", visits=(0, 1)),
+        m.TrialAdded("t0003", 2, {"lr": 0.3}, 0, 2, "clone", "t0001"),
+        m.UnitFinished("w3", dataclasses.replace(unit, trial="t0002"), 3, 3, 15.0, 16.0, hopped=True),
+        m.UnitFinished("w3", dataclasses.replace(unit, trial="t0003"), 4, 1, 16.0, 17.0, hopped=True),
+        m.TrialResumed("t0001", 5),
+        m.UnitStopped("w2", dataclasses.replace(unit, epoch=2), 5, 18.0, 18.5),
+    ]
+    for message in story:
+        observer.update(0.0, message)
+    hops = [(trial.id, hop.source, hop.target) for trial, hop in recorder.of("on_hop")]
+    assert hops == [("t0001", "w1", "w2"), ("t0002", "w2", "w3"), ("t0003", "", "w3")]
+    ended = recorder.of("on_unit_end")
+    assert [unit.seconds for _, unit in ended] == [2.5, 1.0, 1.0, 1.0, 0.5]
+    assert [trial.epochs for trial, _ in ended] == [2, 2, 2, 2, 5]
+    assert [unit.error for _, unit in ended] == ["", "", "", "", "given up: the trial was stopped"]
+
+
+def test_a_run_that_ended_with_an_error_is_not_complete() -> None:
+    recorder, info = Recorder(), ExperimentInfo("x", Path(), "loss", "min")
+    with pytest.raises(ZeroDivisionError), CallbackObserver([recorder], info):
+        raise ZeroDivisionError
+    assert recorder.of("on_experiment_end") == [(info, False)]
+
+
+def test_the_log_has_the_place_of_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    observer = CallbackObserver([Meddler()], ExperimentInfo("x", Path(), "loss", "min"))
+    messages().addHandler(caplog.handler)
+    try:
+        for message in (m.TrialAdded("t0001", 0, {}, 0, 1), m.EpochEnded("t0001", 1, 1, {"loss": 1.0}, True)):
+            observer.update(0.0, message)
+    finally:
+        messages().removeHandler(caplog.handler)
+    assert 'raise ValueError("epoch")' in caplog.text
+
+
 def test_without_hooks_there_is_nothing_to_call() -> None:
     info = ExperimentInfo("x", Path(), "loss", "min")
-    assert not CallbackObserver([Callback()], info).hooked and CallbackObserver([Recorder()], info).hooked
+    assert not CallbackObserver([Callback()], info).hooked
+    assert CallbackObserver([Callback(), Meddler()], info).hooked, "some hooks are enough"
     assert all(callable(getattr(Callback, hook)) for hook in HOOKS)
     with pytest.raises(dataclasses.FrozenInstanceError):
         info.name = "other"  # type: ignore[misc]

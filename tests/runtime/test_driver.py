@@ -140,6 +140,22 @@ def test_a_whole_experiment() -> None:
     assert written[-1] == m.Finish(complete=True) and history.finished and len(history.spans) == 3 * 2 * 3
 
 
+class Polled(Simulated):
+    """Notes how long it may wait for events."""
+
+    waits: set[float]
+
+    def receive(self, timeout: float) -> list[m.Event]:
+        self.waits = {*getattr(self, "waits", ()), timeout}
+        return super().receive(timeout)
+
+
+def test_simulated_time_takes_no_time() -> None:
+    backend = Polled()
+    backend.start(None, 1)
+    assert Driver(controller(), backend).run(START) is True and backend.waits == {0.0}
+
+
 def test_a_run_without_workers_ends_when_no_event_is_left() -> None:
     assert Driver(controller(), Simulated()).run(START) is False
 

@@ -84,13 +84,14 @@ def test_a_copy_waits_for_a_disk_but_not_for_a_limit(error, waits, monkeypatch):
 
     monkeypatch.setattr(bench.versions, "copy", failing)
     bench.act(m.CopyVersion(CURRENT, ref, ""))
-    assert bool(bench.waited) is waits and (ref in bench.files) is waits
+    path = bench.versions.path(ref, durable=True)
+    assert bench.waited == ([(path, error)] if waits else []) and (ref in bench.files) is waits
     (event,) = bench.events
     if waits:
         assert event == m.VersionSaved(ref, True, "", 0)
     else:
         assert (event.ref, event.attempt) == (ref._replace(attempt=None), 11)
-        assert "raise the limits of the process" in event.reason
+        assert event.reason.startswith(f"{path}: cannot be written (no); raise the limits of the process")
 
 
 def test_a_copy_of_what_is_gone_is_reported():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import math
 import os
 import signal
@@ -19,7 +17,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import Interrupted, JournalError
+from hopfleet.errors import JournalError
 from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
@@ -27,7 +25,6 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
 from hopfleet.store.journal import Journal
-from hopfleet.support.files import transfers as files
 from tests.helpers.cluster.chained import chained
 
 START = [m.RunStarted("test")]
@@ -98,7 +95,8 @@ class Bench:
         self.backend = (backend or SpyBackend)(self.log, **options)
         self.backend.start(None, workers)
         self.observer = SpyObserver(self.log)
-        self.loop = Loop(self.controller, self.backend, self.journal, SpyVersions(self.log), [self.observer])
+        self.versions = SpyVersions(self.log)
+        self.loop = Loop(self.controller, self.backend, self.journal, self.versions, [self.observer])
 
     def __enter__(self):
         return self
@@ -324,7 +322,14 @@ def test_time_counts_as_far_as_somebody_looked():
     watch.start("w1")
     now = WAIT_SECONDS / 2
     assert not watch.look()
-    now = 0.5
+    now = WAIT_SECONDS
+    assert watch.look() and watch.ages == {"w1": WAIT_SECONDS}
+    now = 8.0
+    watch = Stopwatch(lambda: now)
+    watch.start("w1")
+    now = 8.25
+    assert watch.look()
+    now = 8.5
     assert watch.look()
     assert watch.ages == {"w1": 0.5}
     watch.start("w2")
@@ -380,42 +385,6 @@ def test_trouble_of_a_cluster_is_said_once_and_so_is_its_end(capsys: pytest.Capt
     assert backend.looks > 10
     assert shown.count("waiting: the network is down; the run continues when this is resolved") == 1
     assert shown.count("the run continues\n") == 1
-
-
-class FullJournal(SpyJournal):
-    """A journal on a disk that is full for the first attempts."""
-
-    refusals = 2
-
-    def append(self, time, messages):
-        if self.refusals:
-            self.refusals -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().append(time, messages)
-
-
-def full(bench):
-    bench.loop._journal = FullJournal(bench.journal.path, bench.log)
-    return bench.loop._journal
-
-
-def test_a_full_disk_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "FIRST_PAUSE", 0.001)
-    with Bench(tmp_path) as bench, contextlib.closing(full(bench)):
-        assert not bench.loop.stuck and bench.loop.reason == ""
-        assert bench.loop.run(START) is True
-        told, over = bench.of("wait")
-        assert "No space left on device" in told and over == ""
-        assert bench.observer.refreshed, "views go on"
-        validate_history(bench.journaled(), 3)
-
-
-def test_ctrl_c_ends_the_wait_for_a_full_disk(tmp_path):
-    with Bench(tmp_path) as bench, contextlib.closing(full(bench)):
-        bench.loop.drain()
-        with pytest.raises(Interrupted, match=r"No space left on device.*, then resume: all that was journaled"):
-            bench.loop.run(START)
-        assert bench.journaled() == []
 
 
 def test_a_worker_that_waits_for_its_disk_is_stuck(tmp_path):

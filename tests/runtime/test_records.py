@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ from hopfleet.backends.base import WorkerHealth
 from hopfleet.domain.messages import EpochEnded, TrialAdded, TrialEnded
 from hopfleet.domain.trial import TrialState
 from hopfleet.runtime import records
-from hopfleet.runtime.records import HEALTH_SECONDS, RECORD_SECONDS, HealthRecord, TrialRecords
+from hopfleet.runtime.records import HEALTH_SECONDS, RECORD_SECONDS, HealthRecord, TrialRecords, write_records
 from hopfleet.support.background import Chores
+from tests.helpers.open_files import synced
 
 
 class Clock:
@@ -46,6 +48,17 @@ def test_records_of_trials_are_written_every_few_seconds(tmp_path: Path, monkeyp
     clock.now += RECORD_SECONDS
     observer.refresh()
     assert len(chores) == 2, "nothing has changed"
+
+
+def test_records_are_for_this_user_alone_and_wait_for_no_disk(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with synced() as waited:
+            write_records(tmp_path / "trials", {"t0001": "{}"})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "trials" / "t0001.json").read_text() == "{}" and waited == []
+    assert (tmp_path / "trials").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_record_tells_how_a_trial_ended_and_others_have_none(tmp_path: Path) -> None:

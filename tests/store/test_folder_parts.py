@@ -12,8 +12,10 @@ import pytest
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import JournalError
 from hopfleet.store.folder import RunFolder, runs
-from hopfleet.store.shared_memory import OWNER
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.shared_memory import OWNER, SharedMemory
+from hopfleet.store.versions.cluster import link_storage
+from hopfleet.store.versions.local import SPARE, Versions
+from hopfleet.store.versions.remote import Remote
 from tests.helpers.definitions import definition
 
 
@@ -95,13 +97,21 @@ def test_only_this_user_can_look_into_folders_of_a_run(tmp_path: Path) -> None:
         folder.create(definition("mine"))
         folder.lock().close()
         versions = Versions(folder.checkpoints, tmpfs=tmp_path)
-        for attempt, durable in ((1, True), (2, False)):
+        for attempt, durable, size in ((1, True, 5), (2, False, 5), (3, False, 1 << 60)):
             ref = VersionRef(f"t000{attempt}", 4, attempt)
-            versions.write(ref, lambda path: path.write_text("model") and None, durable=durable, size=5)
+            versions.write(ref, lambda path: path.write_text("model") and None, durable=durable, size=size)
             assert versions.find(ref).read_text() == "model"
+            assert versions.find(ref).stat().st_mode & 0o777 == 0o600
+        versions.drop(VersionRef("t0002", 4, 2))
+        assert (versions.shared_folder / SPARE).is_dir()
+        SharedMemory(tmp_path / "fresh" / "checkpoints", tmp_path).create()
+        link_storage(tmp_path / "linked", tmp_path / "storage")
+        Remote(f"memory://{tmp_path}").put_text("a.safetensors", "model")
+        Remote(f"memory://{tmp_path}").download("a.safetensors", tmp_path / "fetched" / "a.safetensors")
     finally:
         os.umask(before)
     assert versions.shared_folder.parent == tmp_path
+    (tmp_path / "fresh").chmod(0o700)  # only the checkpoints are ours
     for made in (path for path in tmp_path.rglob("*") if not path.is_symlink()):
         assert made.stat().st_mode & (0o077 if made.is_dir() else 0o111) == 0, made
     assert (versions.shared_folder / OWNER).stat().st_mode & 0o777 == 0o600

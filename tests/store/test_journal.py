@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from hopfleet.domain.bounds import NAME, SIZE
 from hopfleet.domain.messages import Finish, Message, RequestAnswered, RequestMade, RunStarted, WorkerLost
 from hopfleet.errors import JournalError
 from hopfleet.store.base import Request
 from hopfleet.store.journal import Journal
+from hopfleet.store.requests import LATEST
 from tests.helpers.open_files import opened
 
 MESSAGES: list[Message] = [RunStarted("1"), WorkerLost("w1", "its process ended"), Finish(complete=True)]
@@ -66,7 +68,7 @@ def test_the_last_message_of_a_journal_that_was_emptied_is_not_none(tmp_path: Pa
             journal.last()
 
 
-# ------------------------------------------------------------------------------------------------------ earlier releases
+# ----------------------------------------------------------------------------------------------------- earlier releases
 
 
 def test_a_journal_of_release_0_1_has_no_digests_and_no_requests(tmp_path: Path) -> None:
@@ -120,6 +122,30 @@ def test_an_answer_is_later_than_its_request(tmp_path: Path) -> None:
         assert journal.requests.answer(1) is None
         journal.append(2.0, [RequestAnswered(1, False, "no")])
         assert journal.requests.answer(1) == RequestAnswered(1, False, "no")
+
+
+def test_requests_that_any_program_wrote_are_bounded(tmp_path: Path) -> None:
+    names = "number, time, who, wish, arguments"  # prose: allow, names on disk
+    with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
+        assert journal.requests.ask("ada", "stop", {"trial": "t0001"}) == 1
+        for number, (time, spaces) in enumerate([(-5.0, SIZE - 2), (1e300, SIZE - 1)], 2):
+            row = (number, time, "eve" * NAME, "pause", "{}" + " " * spaces)
+            table = f"wishes ({names})"  # prose: allow, a name on disk
+            journal._database.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)", row)
+        good, longest, longer = journal.requests.pending()
+        assert (good.arguments, good.problem, longest.problem) == ({"trial": "t0001"}, "", "")
+        assert "at most 1,000,000 characters" in longer.problem and longer.who == ("eve" * NAME)[:NAME]
+        first, early, late = journal.requests.trail()
+        assert first.arguments == {"trial": "t0001"} and (early.time, late.time) == (0.0, LATEST)
+
+
+def test_requests_without_a_number_take_no_request(tmp_path: Path) -> None:
+    """Early releases journaled Ctrl-C so."""
+    with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
+        assert journal.requests.ask("ada", "pause", {}) == 1
+        asked = ("OperatorAsked", '{"wish": "drain", "arguments": {}}')
+        journal._database.execute("INSERT INTO messages (time, kind, body) VALUES (1.0, ?, ?)", asked)
+        assert [request.number for request in journal.requests.pending()] == [1]
 
 
 def test_the_old_name_of_a_request_still_works() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError
-from hopfleet.store.versions import remote
+from hopfleet.store.versions import cluster, remote
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
 from hopfleet.store.versions.remote import Remote
 from hopfleet.support.files import transfers as files
@@ -28,7 +29,7 @@ def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     answers = threading.Event()
     monkeypatch.setattr(remote, "STALL_SECONDS", 0.05)
-    monkeypatch.setattr(files, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(files, "FIRST_PAUSE", 0.0625)
     for name in ("put_file", "get_file", "size", "find", "cat_file"):
         before = getattr(MemoryFileSystem, name)
 
@@ -55,14 +56,18 @@ def test_operations_end_in_time(stalled: threading.Event, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is left of the attempts"
 
 
-def test_a_node_waits_for_a_version_and_the_driver_says_so(stalled: threading.Event, tmp_path: Path) -> None:
+def test_a_node_waits_for_a_version_and_the_driver_says_so(
+    stalled: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"memory://{tmp_path}/storage"
     node, writer = (NodeVersions(local_versions(tmp_path / name, name), url) for name in ("n1", "n2"))
     driver = RemoteVersions(local_versions(tmp_path / "run"), url)
     stalled.set()
+    monkeypatch.setattr(remote, "STALL_SECONDS", 60.0)
     writer.write(REF, lambda path: path.write_bytes(b"four"), durable=True, size=4)
     writer.send(REF)
     stalled.clear()
+    monkeypatch.setattr(remote, "STALL_SECONDS", 0.05)
     assert writer.find(REF).read_bytes() == b"four", "no storage is needed where the version was made"
     with pytest.raises(OSError, match="cannot be fetched"):
         driver.find(REF)
@@ -71,8 +76,17 @@ def test_a_node_waits_for_a_version_and_the_driver_says_so(stalled: threading.Ev
     reported: list[str] = []
     reporter = RecordReporter(lambda trial, text: reported.append(text))
     messages(STORAGE).addHandler(reporter)
-    threading.Timer(0.3, stalled.set).start()
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            stalled.set()
+            monkeypatch.setattr(remote, "STALL_SECONDS", 60.0)
+
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(sleep=sleep))
     assert node.find(REF).read_bytes() == b"four"
+    assert pauses == [0.0625, 0.125, 0.25]
     messages(STORAGE).removeHandler(reporter)
     assert len(reported) == 1 and "cannot be fetched" in reported[0] and "waiting for the storage" in reported[0]
     with pytest.raises(CheckpointError, match="is not there"):

@@ -51,9 +51,21 @@ def test_an_earlier_run_is_for_this_user_alone_while_it_waits(folder: RunFolder)
     assert (folder.path / replacing.REPLACED).stat().st_mode & 0o777 == 0o700
 
 
+def test_a_run_folder_that_is_a_link_keeps_its_run(folder: RunFolder, tmp_path: Path) -> None:
+    folder.path.rename(tmp_path / "disk")
+    folder.path.symlink_to(tmp_path / "disk")
+    set_aside(folder)
+    folder.create(definition("mine", seed=7))
+    assert put_back(folder) and folder.definition() == definition("mine") and folder.path.is_symlink()
+
+
 def test_what_was_replaced_is_deleted_and_the_new_run_stays(folder: RunFolder) -> None:
     drop(folder)
     assert folder.definition() == definition("mine"), "nothing was set aside"
+    set_aside(folder)
+    assert put_back(folder) is True
+    folder.discard()
+    assert folder.definition() == definition("mine"), "a run that was put back is not new"
     set_aside(folder)
     folder.create(definition("mine", seed=7))
     drop(folder)

@@ -12,7 +12,7 @@ from safetensors.numpy import save, save_file
 
 from hopfleet.domain.version_ref import SHARED, VersionRef
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
-from hopfleet.store.versions.local import Versions, references
+from hopfleet.store.versions.local import LONGEST_HEADER, Versions, named_in, references
 
 CONTENTS = {letter: save({"tensor": np.full(4, ord(letter))}) for letter in "ab"}
 NAMES = {letter: hashlib.sha256(content).hexdigest() for letter, content in CONTENTS.items()}
@@ -65,6 +65,21 @@ def test_a_file_without_a_header_refers_to_nothing(tmp_path: Path, content: byte
     (tmp_path / "version").write_bytes(content)
     assert references(tmp_path / "version") == []
     assert references(tmp_path / "missing") == []
+
+
+def test_a_version_that_is_a_link_refers_to_what_its_file_names(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints")
+    versions.write(FIRST, writer(versions, "a"), durable=True, size=100)
+    path = versions.find(FIRST).rename(tmp_path / "elsewhere")
+    versions.path(FIRST, durable=True).symlink_to(path)
+    versions.tidy([FIRST])
+    assert shared_files(versions.durable_folder) == ["a"]
+
+
+@pytest.mark.parametrize(("length", "names"), [(LONGEST_HEADER, ["abc"]), (LONGEST_HEADER + 1, [])])
+def test_a_header_that_no_library_reads_is_not_read(length: int, names: list[str]) -> None:
+    header = b'{"__metadata__": {"shared": "abc"}}'
+    assert named_in(lambda start, end: header if start else length.to_bytes(8, "little")) == names
 
 
 def test_shared_files_travel_with_the_versions_of_a_cluster(tmp_path: Path) -> None:

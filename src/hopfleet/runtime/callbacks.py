@@ -20,7 +20,6 @@ from hopfleet.domain.messages import (
     Message,
     RunUnit,
     TrialAdded,
-    TrialDeleted,
     TrialEnded,
     TrialResumed,
     UnitFailed,
@@ -166,7 +165,7 @@ class CallbackObserver(Observer):
             for name in HOOKS
         }
         self._reported: set[tuple[str, str]] = set()  #: callbacks and hooks whose error was logged
-        self._trials: dict[str, TrialInfo] = {}
+        self._trials: dict[str, TrialInfo] = {}  #: also those that were deleted
         self._started: set[str] = set()
         self._epochs: dict[str, int] = {}  #: the last epoch reported of each trial
         self._workers: dict[str, str] = {}  #: the worker that trained each trial last
@@ -179,7 +178,6 @@ class CallbackObserver(Observer):
             UnitStopped: self._stop_unit,
             EpochEnded: self._end_epoch,
             TrialEnded: self._end_trial,
-            TrialDeleted: self._delete,
             Finish: self._finish,
         }
 
@@ -207,10 +205,6 @@ class CallbackObserver(Observer):
         """Whether any callback overrides a hook."""
         return any(self._hooks.values())
 
-    def _trial(self, name: str) -> TrialInfo:
-        """Return a trial, or a stand-in for a trial that was deleted."""
-        return self._trials.get(name) or TrialInfo(name, 0, {}, 0)
-
     def _call(self, hook: str, *arguments: Any) -> None:
         if self._silent:
             return
@@ -237,17 +231,15 @@ class CallbackObserver(Observer):
             self._workers[message.trial] = self._workers.get(message.parent, "")
 
     def _resume(self, message: TrialResumed) -> None:
-        trial = self._trials.get(message.trial)
-        if trial is not None:
-            self._trials[message.trial] = dataclasses.replace(trial, epochs=message.epochs)
+        self._trials[message.trial] = dataclasses.replace(self._trials[message.trial], epochs=message.epochs)
 
     def _start(self, message: RunUnit) -> None:
         if message.trial not in self._started:
             self._started.add(message.trial)
-            self._call("on_trial_start", self._trial(message.trial))
+            self._call("on_trial_start", self._trials[message.trial])
 
     def _finish_unit(self, message: UnitFinished) -> None:
-        trial, unit = self._trial(message.trial), message.unit
+        trial, unit = self._trials[message.trial], message.unit
         if unit.trains:
             source = self._workers.get(message.trial, "")
             self._workers[message.trial] = message.worker
@@ -265,21 +257,16 @@ class CallbackObserver(Observer):
         if self._hooks["on_unit_end"]:
             unit, times = message.unit, (message.started, message.ended)
             info = UnitInfo(unit.epoch, unit.partition, unit.work.value, message.worker, *times, error)
-            self._call("on_unit_end", self._trial(message.trial), info)
+            self._call("on_unit_end", self._trials[message.trial], info)
 
     def _end_epoch(self, message: EpochEnded) -> None:
         if message.epoch > self._epochs.get(message.trial, 0):  # an epoch that was rolled back ends again
             self._epochs[message.trial] = message.epoch
-            self._call("on_epoch_end", self._trial(message.trial), message.epoch, dict(message.metrics))
+            self._call("on_epoch_end", self._trials[message.trial], message.epoch, dict(message.metrics))
 
     def _end_trial(self, message: TrialEnded) -> None:
         hook = "on_trial_error" if message.state is TrialState.FAILED else "on_trial_complete"
-        self._call(hook, self._trial(message.trial), message.reason)
-
-    def _delete(self, message: TrialDeleted) -> None:
-        for known in (self._trials, self._epochs, self._workers):
-            known.pop(message.trial, None)
-        self._started.discard(message.trial)
+        self._call(hook, self._trials[message.trial], message.reason)
 
     def _finish(self, message: Finish) -> None:
         self._complete = not self._silent and message.complete

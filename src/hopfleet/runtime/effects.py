@@ -87,6 +87,7 @@ class VersionEffects:
 
     def _copied(self, command: CopyVersion) -> Event:
         source, ref = command.source, command.ref
+        assert ref.attempt is not None, f"{ref} has no file"
         path = self._versions.path(ref, durable=True)
 
         def copy() -> tuple[str, int]:
@@ -100,7 +101,7 @@ class VersionEffects:
         try:
             digest, size = self._retry(path, copy)
         except CheckpointError as error:
-            return VersionLost(ref._replace(attempt=None), str(error), None, ref.attempt or 0)
+            return VersionLost(ref._replace(attempt=None), str(error), None, ref.attempt)
         return VersionSaved(ref, True, digest, size)
 
 

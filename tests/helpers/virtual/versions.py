@@ -21,7 +21,7 @@ class VirtualVersions:
         self.released: set[VersionRef] = set()
 
     def path(self, ref: VersionRef, *, durable: bool) -> Path:
-        return Path(f"{ref.trial}-{ref.version}-{ref.attempt}")
+        return Path("durable" if durable else "memory", f"{ref.trial}-{ref.version}-{ref.attempt}")
 
     def put(self, ref: VersionRef, model: Model, *, durable: bool) -> None:
         assert ref not in self.storage, "two saves write one file"

@@ -234,7 +234,7 @@ def named_in(read: Callable[[int, int], bytes]) -> list[str]:
     """Return the names of shared files in the header of a version; ``read`` returns bytes from start to end of it."""
     with contextlib.suppress(ValueError, AttributeError):
         length = int.from_bytes(read(0, 8), "little")
-        if length < LONGEST_HEADER:
+        if length <= LONGEST_HEADER:
             names: str = json.loads(read(8, 8 + length)).get("__metadata__", {}).get(SHARED, "")
             return names.split()
     return []

@@ -44,7 +44,7 @@ class Remote:
         def put() -> None:
             if has_folders(self._files):
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
-                beside = f"{target}.{secrets.token_hex(8)}"
+                beside = f"{target}.{secrets.token_hex()}"
                 self._files.put_file(str(path), beside)
                 self._files.mv(beside, target)
             else:
