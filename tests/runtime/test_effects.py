@@ -70,6 +70,29 @@ def test_files_are_dropped_forgotten_and_released():
     assert not bench.files
 
 
+class Lazy:
+    """Chores that wait for the end."""
+
+    def __init__(self):
+        self.jobs = []
+        self.add = self.jobs.append
+
+    def finish(self):
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+def test_the_end_waits_for_files_that_are_still_to_be_deleted(monkeypatch):
+    bench, done = Bench(), []
+    for name in ("drop", "collect", "release"):
+        monkeypatch.setattr(bench.versions, name, lambda *arguments, name=name: done.append(name))
+    saved = VersionEffects(bench.schedule, bench.versions, chores=Lazy(), report=bench.events.append, retry=bench.retry)
+    effects = saved.effects()
+    for message in (m.DropVersion(STALE), m.TrialEnded("t0001", TrialState.COMPLETED), m.Finish(complete=True)):
+        effects[type(message)](message)
+    assert done == ["drop", "collect", "release"]
+
+
 @pytest.mark.parametrize(
     ("error", "waits"), [(errno.ENOSPC, True), (errno.EIO, True), (errno.EFBIG, False), (errno.EMFILE, False)]
 )

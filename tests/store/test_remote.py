@@ -57,7 +57,7 @@ def test_operations_end_in_time(stalled: threading.Event, tmp_path: Path) -> Non
 
 
 def test_a_node_waits_for_a_version_and_the_driver_says_so(
-    stalled: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stalled: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"memory://{tmp_path}/storage"
     node, writer = (NodeVersions(local_versions(tmp_path / name, name), url) for name in ("n1", "n2"))
@@ -76,18 +76,20 @@ def test_a_node_waits_for_a_version_and_the_driver_says_so(
     reported: list[str] = []
     reporter = RecordReporter(lambda trial, text: reported.append(text))
     messages(STORAGE).addHandler(reporter)
-    pauses: list[float] = []
+    pauses: list[tuple[float, int]] = []
+    messages(STORAGE).addHandler(caplog.handler)
 
     def sleep(seconds: float) -> None:
-        pauses.append(seconds)
+        pauses.append((seconds, len(caplog.records)))
         if len(pauses) == 3:
             stalled.set()
             monkeypatch.setattr(remote, "STALL_SECONDS", 60.0)
 
     monkeypatch.setattr(cluster, "time", SimpleNamespace(sleep=sleep))
     assert node.find(REF).read_bytes() == b"four"
-    assert pauses == [0.0625, 0.125, 0.25]
-    messages(STORAGE).removeHandler(reporter)
+    for handler in (reporter, caplog.handler):
+        messages(STORAGE).removeHandler(handler)
+    assert pauses == [(0.0625, 1), (0.125, 1), (0.25, 1)], "it says so at once, and once"
     assert len(reported) == 1 and "cannot be fetched" in reported[0] and "waiting for the storage" in reported[0]
     with pytest.raises(CheckpointError, match="is not there"):
         node.find(REF._replace(version=5))

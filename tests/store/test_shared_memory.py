@@ -18,6 +18,10 @@ from hopfleet.store.versions.local import MOST_SPARE_BYTES, SPARE_BYTES, SPARES,
 from hopfleet.support.processes import identity
 
 
+def refuse(path: Path, **options: int) -> None:
+    raise OSError("busy")
+
+
 @pytest.fixture
 def memory(tmp_path: Path) -> SharedMemory:
     (tmp_path / "shm").mkdir()
@@ -97,9 +101,6 @@ def test_memory_that_cannot_be_deleted_is_left(
     (tmp_path / "gone" / KEY).unlink()
     (tmp_path / "gone").rmdir()
 
-    def refuse(path: Path, **options: int) -> None:
-        raise OSError("busy")
-
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", refuse)
         for delete in (memory.clear_batches, memory.sweep, memory.sweep_lost, memory.release):
@@ -108,6 +109,20 @@ def test_memory_that_cannot_be_deleted_is_left(
     assert memory.folder.is_dir() and gone.folder.is_dir()
     memory.release()
     assert not memory.folder.exists()
+
+
+@pytest.mark.parametrize("delete", ["sweep_lost", "release"])
+def test_all_memory_that_can_be_given_back_is(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch, delete: str
+) -> None:
+    memory.create(f"{identity(os.getpid())}1")
+    files = [memory.folder / name / "file" for name in ("t0001", "t0002", "t0003")]
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    monkeypatch.setattr(os, "rmdir", refuse)
+    getattr(memory, delete)()
+    assert not [file for file in files if file.exists()]
 
 
 def test_dropped_files_are_written_over(tmp_path: Path) -> None:

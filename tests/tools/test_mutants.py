@@ -126,6 +126,18 @@ def test_functions_that_were_made_at_the_import_change(tmp_path: Path, monkeypat
     assert [module.is_large(4), module.is_large(5)] == [False, True]
 
 
+def test_a_method_that_calls_super_can_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "class Loud(str):\n    def upper(self):\n        return super().upper()\n"
+    file = tmp_path / "mutated_super.py"
+    file.write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("mutated_super")
+    (mutant,) = mutants("mutated_super.py", source)
+    assert mutant.change == "return super().upper() -> return None" and module.Loud("a").upper() == "A"
+    swap(mutant, source, file, loaded_functions(tmp_path))
+    assert module.Loud("a").upper() is None
+
+
 def test_a_function_that_is_not_loaded_cannot_change(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="not loaded"):
         swap(found("return self.count"), SOURCE, tmp_path / "module.py", {})

@@ -153,10 +153,16 @@ def _depth(tree: ast.AST, path: tuple[Step, ...]) -> int:
 def _short(node: ast.AST) -> str:
     if isinstance(node, ast.If) and isinstance(node.test, ast.Constant) and node.test.value is False:
         return "pass"
+    if isinstance(node, ast.Return) and isinstance(node.value, ast.IfExp) and _is_true(node.value.test):
+        return "return None"
     if isinstance(node, ast.If | ast.While):
         return f"{type(node).__name__.lower()} {ast.unparse(node.test)}"
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= 100 else f"{text[:80]}...{text[-17:]}"
+
+
+def _is_true(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
 
 
 def _inside(node: ast.AST, function: str, path: tuple[Step, ...]) -> Iterator[tuple[ast.AST, str, tuple[Step, ...]]]:
@@ -205,7 +211,8 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant():
             yield from _constants(node)
         case ast.Return(value=ast.expr() as value) if not _is_none_or_bool(value):
-            yield ast.Return(ast.Constant(None))
+            # The value is still compiled, as below: a method that calls super() needs its class.
+            yield ast.Return(ast.IfExp(ast.Constant(True), ast.Constant(None), copy.deepcopy(value)))
         case ast.Break():
             yield ast.Continue()
         case ast.Continue():
