@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,25 @@ def test_the_best_weights_load_with_safetensors_alone(task: Any) -> None:
         assert same(hop.state_dict(place), model.state_dict())
 
 
-def test_the_state_dict_of_a_version() -> None:
+def test_the_state_dict_of_a_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = experiment(TiedTask()).fit(quiet=True)
     expected = results.best.model().state_dict()
     for source in (results, results.best, results.best.checkpoint, str(results.best.checkpoint)):
         assert same(hop.state_dict(source), expected)
     model = Tied()
     model.load_state_dict(hop.state_dict(results.best.last_checkpoint))
+    version = results.best.checkpoint
+    content = version.read_bytes()
+    version.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    for source in (results, results.best, version, str(version)):
+        with pytest.raises(CheckpointError, match=f"{version.name}: is damaged: another SHA-256 than in the journal"):
+            hop.state_dict(source)
+    shutil.copy(version, tmp_path / "copy.safetensors")
+    assert hop.state_dict(tmp_path / "copy.safetensors").keys() == expected.keys(), "it is outside of its run"
+    version.write_bytes(content)
+    results.folder.journal_file.write_bytes(b"not a database" * 100)
+    assert same(hop.state_dict(version), expected)
+    assert f"{version.name}: is not compared with its digest (" in capsys.readouterr().err
 
 
 def test_the_file_follows_the_best_trial(tmp_path: Path) -> None:

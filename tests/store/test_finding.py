@@ -189,8 +189,9 @@ def test_what_a_process_leaves_that_died_while_it_marked_a_folder_is_nothing(tmp
     for name in ("lock", ".hopfleet.json.0123456789abcdef"):
         (tmp_path / name).touch()
     folder = RunFolder(tmp_path)
-    with folder.lock():
-        assert folder.new
+    for _ in range(2):  # the second time there is a marker
+        with folder.lock():
+            assert folder.new
     assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
