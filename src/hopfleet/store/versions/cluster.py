@@ -29,7 +29,6 @@ from hopfleet.support.files import (
     move_across,
     overwrite,
     remove_empty_folder,
-    remove_file,
     remove_folder,
 )
 from hopfleet.support.logging import STORAGE, messages
