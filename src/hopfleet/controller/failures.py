@@ -33,15 +33,14 @@ class Failures:
         self._proven = True
         self.clear()
 
-    def count(self, failure: UnitFailed) -> bool:
-        """Count a trial whose code raised; return whether enough trials have failed alike to end the run."""
+    def count(self, failure: UnitFailed) -> None:
+        """Count a trial whose code raised."""
         if self._proven or not self._fail_fast:
-            return False
+            return
         # The messages of one mistake may differ, e.g. in the shapes that they name.
         way = (re.split("[: ]", failure.error)[0], failure.place) if failure.place else (failure.error, "")
         trials = self._ways.setdefault(way, set())
         trials.add(failure.trial)
-        if len(trials) < ALIKE:
-            return False
-        self.hopeless = f"{len(trials)} trials failed in the same way before any had finished a unit: {failure.error}"
-        return True
+        if len(trials) >= ALIKE:
+            told = f"{len(trials)} trials failed in the same way before any had finished a unit"
+            self.hopeless = f"{told}: {failure.error}"

@@ -29,14 +29,14 @@ class Losses:
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
+        self.clear()
+
+    def clear(self) -> None:
+        """Note that a run starts, or that a unit ended well."""
         #: Losses in a row, across all trials.
         self.in_a_row = 0
         #: Why the run must end, if it must.
         self.hopeless = ""
-
-    def clear(self) -> None:
-        """Note that a run starts."""
-        self.in_a_row, self.hopeless = 0, ""
 
     def forgive(self, finished: UnitFinished) -> None:
         """Note that a unit ended well."""
@@ -44,8 +44,8 @@ class Losses:
         if finished.hopped:
             self._schedule.forgive(finished.trial, Setback.LOAD)
 
-    def blame_units(self, units: Iterable[Unit], lost: WorkerLost, overdue: str) -> bool:
-        """Count a lost worker against the units that may be the cause; return whether the run must end.
+    def blame_units(self, units: Iterable[Unit], lost: WorkerLost, overdue: str) -> None:
+        """Count a lost worker against the units that may be the cause.
 
         ``overdue`` tells why a unit was given up, if the worker was killed for that.
         """
@@ -57,7 +57,8 @@ class Losses:
                 remedy = REMEDY if overdue else ""
                 reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}{remedy}"
                 self._fail(unit.trial, reason, lost.log and f"the last lines of its log:\n{lost.log}")
-        return bool(blamed) and self.count(lost.reason, len(self._schedule.slots) + self._schedule.starting)
+        if blamed:
+            self._count(lost.reason, len(self._schedule.slots) + self._schedule.starting)
 
     def blame_saves(self, saves: Iterable[tuple[Progress, Save]], beside: Collection[str], reason: str) -> None:
         """Count a lost worker against the trials that it was to save, ``beside`` units of some trials.
@@ -87,16 +88,14 @@ class Losses:
     def _fail(self, trial: str, reason: str, traceback: str = "") -> None:
         self._schedule.settle(trial, Outcome(TrialState.FAILED, reason, traceback))
 
-    def count(self, reason: str, workers: int) -> bool:
-        """Count a loss across all trials; return whether no unit has ended well for so long that the run must end."""
+    def _count(self, reason: str, workers: int) -> None:
+        """Count a loss across all trials; the run must end if no unit has ended well for long."""
         self.in_a_row += 1
-        if self.in_a_row < max(MANY_LOSSES, MAX_LOSSES * workers):
-            return False
-        self.hopeless = (
-            f"{self.in_a_row} workers in a row were lost and nothing ended well between, whatever they ran: "
-            f"the last time {reason}. It seems to be the machine rather than the trials; mend it and resume"
-        )
-        return True
+        if self.in_a_row >= max(MANY_LOSSES, MAX_LOSSES * workers):
+            self.hopeless = (
+                f"{self.in_a_row} workers in a row were lost and nothing ended well between, whatever they ran: "
+                f"the last time {reason}. It seems to be the machine rather than the trials; mend it and resume"
+            )
 
 
 def ran_too_long(message: UnitOverdue) -> str:

@@ -37,7 +37,7 @@ class State:
         fixed_order: bool,
         points: Sequence[Config],
         fail_fast: bool,
-        in_rounds: bool = False,
+        in_rounds: bool,
     ) -> None:
         self.schedule = schedule
         self.schedule.epoch_limit = search.epoch_limit
@@ -189,20 +189,14 @@ class State:
         self.schedule.starting += message.replaced
         # A worker that was told to give up attempts was killed for them; its other units are not to blame.
         blamed = [unit for unit, attempt in running.items() if overdue or not stopped or attempt in stopped]
-        if self.losses.blame_units(blamed, message, overdue):
-            self.touch_all()
+        self.losses.blame_units(blamed, message, overdue)
         if not overdue and not stopped:
             self.losses.blame_saves(saving, [unit.trial for unit in running], message.reason)
 
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
-        live = self.schedule.trials.values()
-        held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
-        held += [self.schedule.trials[unit.trial] for unit in self.schedule.slots[worker].told]
-        running = self.schedule.leave(worker)
         self.coming = {place: None for place in self.coming if place[0] != worker}
-        for progress in held:
-            self.touch(progress)
-        return running
+        self.touch_all()
+        return self.schedule.leave(worker)
 
     @_apply.register
     def _(self, message: m.WorkerUnavailable) -> None:
@@ -286,7 +280,8 @@ class State:
     def _(self, message: m.UnitFailed) -> None:
         self.schedule.abandon(message.worker, message.trial)
         self._fail(message.trial, message.error, message.traceback)
-        if self.failures.count(message):
+        self.failures.count(message)
+        if self.failures.hopeless:
             self.touch_all()
 
     @_apply.register
@@ -404,7 +399,6 @@ class State:
     @_apply.register
     def _(self, message: m.TrialPaused) -> None:
         self.schedule.park(message.trial, TrialState.PAUSED)
-        self.dry = False
 
     @_apply.register
     def _(self, message: m.TrialResumed) -> None:
@@ -432,7 +426,6 @@ class State:
         progress = self.find(message.trial)
         self._return_loan(progress)
         self.schedule.park(message.trial, message.state)
-        self.touched.pop(message.trial, None)
         self.wanted += self.search.ended(progress.trial, message.state)
         self.dry = False
 

@@ -154,7 +154,7 @@ def exhausted(state: State) -> bool:
 
 def conclude(state: State) -> Iterator[m.Message]:
     """Do what the search still wants when no trial is under way and none is to come."""
-    if not (state.finished or state.ending or state.held or state.over) and exhausted(state):
+    if not (state.ending or state.held or state.over) and exhausted(state):
         for decision in state.search.conclude():
             yield from carry_out(state, decision)
 

@@ -21,7 +21,7 @@ def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> I
     stays on its worker may wait in memory: if epochs are short, a newer version replaces it before it is written.
     """
     version, trial = progress.version, progress.trial.id
-    boundary = version > 0 and version % state.schedule.partitions == 0
+    boundary = version % state.schedule.partitions == 0
     goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
     urgent = state.ending or progress.outcome is not None
     durable = boundary or urgent
@@ -56,7 +56,7 @@ def _stays(state: State, progress: Progress) -> bool:
 
 def _replaceable(progress: Progress) -> tuple[int, ...]:
     """Return the waiting saves that a save of the newest version makes needless."""
-    kept = {0 if progress.best is None else progress.best[0], *progress.lends.values()} - {progress.version}
+    kept = {*_best(progress), *progress.lends.values()} - {progress.version}
     return tuple(number for number, save in progress.saves.items() if save.waits and save.version not in kept)
 
 
@@ -88,7 +88,7 @@ def recover(state: State, progress: Progress) -> Iterator[m.Message]:
     version = max(progress.saved, default=progress.base)
     if version < progress.version:
         yield state.decide(m.TrialRolledBack(trial, version))
-    if parent is not None and version not in progress.saved and not progress.told(version, durable=True):
+    if parent is not None and version not in progress.saved and not progress.saves:
         lender = state.schedule.find(parent.trial)
         source, digest = (VersionRef(parent.trial, version, None), "") if lender is None else ref_of(lender, version)
         yield state.decide(m.CopyVersion(source, state.next_ref(trial, version), digest))
@@ -99,17 +99,15 @@ def needed_versions(progress: Progress) -> set[int]:
 
     Of the versions that wait for a storage, the first stays, which is being sent, and the last.
     """
-    durable = (version for version, saved in progress.saved.items() if saved.durable)
-    best = 0 if progress.best is None else progress.best[0]
+    saved = sorted(progress.saved)
+    durable = [version for version in saved if progress.durable(version)]
     sent = [save.version for save in progress.saves.values() if save.durable]
-    return {
-        max(progress.saved, default=0),
-        max(durable, default=0),
-        best,
-        *progress.lends.values(),
-        *sent[:1],
-        *sent[-1:],
-    }
+    return {*saved[-1:], *durable[-1:], *_best(progress), *progress.lends.values(), *sent[:1], *sent[-1:]}
+
+
+def _best(progress: Progress) -> list[int]:
+    """Return the version of a trial's best epoch, if an epoch has ended."""
+    return [] if progress.best is None else [progress.best[0]]
 
 
 def ref_of(progress: Progress, version: int) -> tuple[VersionRef, str]:
