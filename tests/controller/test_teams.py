@@ -17,7 +17,7 @@ from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
-from hopfleet.search.base import Goal
+from hopfleet.search.base import Goal, Suggestion
 
 SCALING = Scaling("ddp", Rates("linear", (10.0, 20.0)))
 
@@ -33,9 +33,10 @@ class Desk:
         scaling: Scaling | None = SCALING,
         epochs: int = 8,
         pinned: bool = False,
+        search: Random | None = None,
         **options: Any,
     ) -> None:
-        search = Random(trials, epochs)
+        search = search or Random(trials, epochs)
         search.setup({"x": uniform(0, 1)}, seed=0, goal=Goal("train_loss", "min"))
         self.controller = Controller(
             search, POLICIES["auto"](), partitions=2, valid_partitions=0, scaling=scaling, **options
@@ -99,6 +100,9 @@ def test_a_controller_that_is_restored_knows_what_leaves() -> None:
     other = Desk(0).controller
     other.restore(desk.log)
     assert other.schedule.regrouping == 4
+    again = Desk(0).controller
+    again.restore([*desk.log, m.RunStarted("test", 2)])
+    assert (again.schedule.regrouping, again.schedule.starting) == (0, 2), "the devices may be others now"
     desk.release()
     other.restore(desk.log)
     assert (other.schedule.regrouping, other.schedule.starting) == (0, 1)
@@ -155,6 +159,59 @@ def test_devices_that_no_team_can_use_are_not_forgotten() -> None:
     assert desk.controller.schedule.spare == 2
     desk.tell(m.WorkerJoined("w5", Placement(("cpu",) * 2, "ddp")))
     assert desk.controller.schedule.devices == 4
+
+
+def test_devices_that_no_team_could_use_are_forgotten_with_the_run() -> None:
+    desk = Desk(4, scaling=Scaling("ddp", Rates("curbed", (10.0, 20.0), base=1)))
+    desk.train("w1")
+    desk.release()
+    desk.tell(m.RunStarted("test", 1))
+    desk.tell(m.WorkerJoined("w1"))
+    assert desk.controller.schedule.devices == 1
+
+
+def test_workers_stay_until_the_time_of_each_trial_is_known() -> None:
+    desk = Desk(4, trials=2)
+    first, second = desk.busy
+    assert not any(isinstance(message, m.WorkerRetired) for message in desk.train(first))
+    assert any(isinstance(message, m.WorkerRetired) for message in desk.train(second))
+
+
+def test_a_unit_that_runs_is_waited_for_and_gains_nothing() -> None:
+    """Two units are left for a team, which takes a second for both, and this second is lost before."""
+    desk = Desk(1, epochs=2)
+    desk.train("w1")
+    assert desk.tell(m.WorkerJoined("w2")) == []
+    assert any(isinstance(message, m.WorkerRetired) for message in desk.train("w1")), "now nothing is lost"
+
+
+def test_a_team_may_form_for_the_last_unit() -> None:
+    follow = Desk(2, epochs=1).train("w1")
+    assert [message.worker for message in follow if isinstance(message, m.WorkerRetired)] == ["w1", "w2"]
+
+
+def test_workers_stay_until_a_worker_that_leaves_is_gone() -> None:
+    desk = Desk(4)
+    assert m.ReleaseWorker("w4") in desk.tell(m.RequestMade("workers", {"count": 3}, "ada", 1))
+    assert not any(isinstance(message, m.WorkerRetired) for message in desk.train("w1"))
+    follow = desk.tell(m.WorkerLost("w4", m.RELEASED))
+    assert [message.worker for message in follow if isinstance(message, m.WorkerRetired)] == ["w1", "w2", "w3"]
+
+
+class Curious(Random):
+    """A search that learns from results, and has one suggestion until a trial has ended."""
+
+    adaptive = True
+
+    def suggest(self, number: int) -> Suggestion | None:
+        return super().suggest(number) if number < 1 else None
+
+
+@pytest.mark.parametrize("trials", [1, 2])
+def test_workers_stay_while_a_search_may_suggest_more(trials: int) -> None:
+    desk = Desk(4, search=Curious(trials, 8))
+    desk.train("w1")
+    assert any(isinstance(message, m.WorkerRetired) for message in desk.log) is (trials == 1)
 
 
 def test_the_longest_trial_gets_the_largest_team() -> None:

@@ -46,7 +46,7 @@ def _teams_pay(state: State, scaling: Scaling) -> bool:
         return False
     # A unit that runs ends where it is.
     work = [
-        schedule.remaining(progress) * (1 - (progress.trains_on is not None) / max(1, progress.units_left))
+        schedule.unit_seconds(progress) * (progress.units_left - (progress.trains_on is not None))
         for progress in schedule.trials.values()
     ]
     wait = max(estimate(schedule, slot) or 0.0 for slot in slots)
