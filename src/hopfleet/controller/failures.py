@@ -16,17 +16,16 @@ class Failures:
 
     def __init__(self, *, fail_fast: bool) -> None:
         self._fail_fast = fail_fast
-        #: Why the run must end, if it must.
-        self.hopeless = ""
         #: Whether some unit has ended well, also in an earlier run.
         self._proven = False
-        #: The trials that failed in each way.
-        self._ways: dict[tuple[str, str], set[str]] = {}
+        self.clear()
 
     def clear(self) -> None:
         """Note that a run starts."""
+        #: Why the run must end, if it must.
         self.hopeless = ""
-        self._ways.clear()
+        #: The trials that failed in each way.
+        self._ways: dict[tuple[str, str], set[str]] = {}
 
     def prove(self) -> None:
         """Note that a unit ended well, so that the task is not to blame."""

@@ -107,4 +107,5 @@ def ran_too_long(message: UnitOverdue) -> str:
 
 
 def _all(reasons: Sequence[str]) -> str:
-    return f"each time {reasons[0]}" if len(set(reasons)) == 1 else "; then ".join(reasons)
+    different = set(reasons)
+    return f"each time {different.pop()}" if len(different) == 1 else "; then ".join(reasons)

@@ -59,13 +59,12 @@ class Office:
             raise Refused(f"trial {shown(trial)}: there is none of that name; hopfleet show lists them")
         return progress
 
-    def live(self, trial: str) -> Progress:
+    def check_live(self, trial: str) -> None:
         progress = self.known(trial)
         if trial not in self.schedule.trials:
             raise Refused(f"{trial} does not train: it is {progress.state.value}")
         if progress.outcome is not None:
             raise Refused(f"{trial} is about to end already")
-        return progress
 
 
 def answer(asked: m.RequestMade, office: Office) -> tuple[list[Step], str]:
@@ -95,7 +94,7 @@ def _stop(office: Office, trial: str, now: bool = False) -> tuple[list[Step], st
         ], f"{trial}, which was paused, is stopped"
     running = _running(office, progress, now)
     if not running:  # else it may be about to end, only not now
-        office.live(trial)
+        office.check_live(trial)
     steps: list[Step] = [] if progress.outcome is not None else [m.TrialStopped(trial, "stopped by a person")]
     waits = now and not running and (progress.trains_on is not None or progress.evaluates_on)
     when = "after what it is about to do: its worker runs another one" if waits else "now"
@@ -166,7 +165,7 @@ def _add(office: Office, config: Mapping[str, Any]) -> tuple[list[Step], str]:
 
 
 def _prioritise(office: Office, trial: str, level: int = 1) -> tuple[list[Step], str]:
-    office.live(trial)
+    office.check_live(trial)
     return [m.TrialPrioritised(trial, level)], f"{trial} has level {level}"
 
 
@@ -213,10 +212,10 @@ def _workers(office: Office, count: int = 0, by: int = 0) -> tuple[list[Step], s
     if by:
         count = len(here) + by
     integer("workers", count, 1, office.max_workers, f"; this run may have {office.max_workers:,}")
-    if count == len(here):
-        raise Refused(f"there {'is' if count == 1 else 'are'} {plural(count, 'worker')} already")
     if count > len(here):
         return [m.AddWorkers(count - len(here))], f"from {len(here)} to {count} workers"
+    if count == len(here):
+        raise Refused(f"there {'is' if count == 1 else 'are'} {plural(count, 'worker')} already")
     # Those that do nothing go first, then the newest.
     order = sorted(enumerate(here), key=lambda entry: (entry[1].unit is not None, -entry[0]))
     leaving = [slot for _, slot in order[: len(here) - count]]

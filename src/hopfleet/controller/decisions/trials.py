@@ -153,8 +153,11 @@ def exhausted(state: State) -> bool:
 
 
 def conclude(state: State) -> Iterator[m.Message]:
-    """Do what the search still wants when no trial is under way and none is to come."""
-    if not (state.ending or state.held or state.over) and exhausted(state):
+    """Do what the search still wants when no trial is under way and none is to come.
+
+    While a person pauses the run, what goes on waits; otherwise the run would end without it.
+    """
+    if not (state.ending or state.over) and exhausted(state):
         for decision in state.search.conclude():
             yield from carry_out(state, decision)
 
