@@ -63,6 +63,7 @@ def test_a_unit_that_ended_well_proves_the_task() -> None:
     desk = Desk("w1", trials=9, fail_fast=True)
     desk.finished()
     assert all(ends(fail(desk, "w1")) == [] for _ in range(5))
+    assert not desk.controller.failing
 
 
 def test_a_running_unit_may_still_prove_the_task() -> None:

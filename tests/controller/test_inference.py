@@ -54,9 +54,26 @@ def test_units_of_lost_workers_are_done_again() -> None:
     assert not controller.finished
 
 
+def test_attempts_count_up_from_one_and_each_is_reported_once() -> None:
+    controller, _ = made()
+    one, two = commands(controller.take([joined("w1"), joined("w2")]))
+    assert (one.attempt, two.attempt) == (1, 2)
+    assert controller.take([finished(one)]) == [finished(one)]
+    assert controller.take([finished(one)]) == []
+
+
+def test_a_worker_that_was_lost_while_it_was_idle_gets_nothing() -> None:
+    controller, _ = made(1)
+    (one,) = commands(controller.take([joined("w1"), joined("w2"), joined("w3")]))
+    controller.take([WorkerLost("w2", "killed")])
+    (again,) = commands(controller.take([WorkerLost("w1", "killed")]))
+    assert (one.worker, again.worker) == ("w1", "w3")
+
+
 def test_three_losses_end_it() -> None:
     controller, _ = made()
     for number in range(3):
+        assert not controller.finished
         controller.take([joined(f"w{number}")])
         controller.take([WorkerLost(f"w{number}", "killed")])
     assert controller.finished and controller.error == "t0001 failed: 3 workers were lost; the last one: killed"
@@ -72,6 +89,8 @@ def test_failures_are_explained() -> None:
     assert controller.finished and controller.error == "t0001 failed: ValueError: no\n\nTrace"
     controller, _ = made()
     (command,) = commands(controller.take([joined("w1")]))
+    for worker, attempt in (("w1", 7), ("w9", 1), (None, 1)):
+        assert controller.take([VersionLost(REF, "late", worker, attempt)]) == [] and not controller.finished
     controller.take([VersionLost(REF, "is damaged", "w1", command.attempt)])
     assert controller.error == "t0001 failed: is damaged"
 
@@ -103,3 +122,15 @@ def test_an_evaluation_of_the_whole_set_ends_all_others() -> None:
     again.restore(journal, lambda unit: True)
     assert again.finished and means(candidate.sums) == {"loss": 5.0}
     assert not commands(again.take([joined("w1")]))
+
+
+def test_what_an_evaluation_of_the_whole_set_covers_is_not_begun() -> None:
+    candidates = [Candidate(Trial(name, 1, {}, 0, 1), VersionRef(name, 1, 1), "abc") for name in ("t0001", "t0002")]
+    controller = InferenceController(candidates, 3)
+    (first,) = commands(controller.take([joined("w1")]))
+    told = controller.take([finished(first, whole=True)])
+    for partition in range(3):
+        (command,) = commands(told)
+        assert (command.unit.trial, command.unit.partition) == ("t0002", partition)
+        told = controller.take([finished(command)])
+    assert controller.finished

@@ -8,7 +8,7 @@ from hopfleet.controller.losses import MAX_LOADS, MAX_LOSSES
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.scheduler.progress import Setback
+from hopfleet.scheduler.progress import Outcome, Save, Setback
 from tests.helpers.controller_desk import Desk, of
 
 
@@ -154,3 +154,21 @@ def test_while_other_trials_run_it_takes_twice_as_many_losses():
         follow = lose(desk, number)
     (end,) = of(follow, m.TrialEnded)
     assert end.trial == "t0001" and "6 workers in a row were lost before version 1 was saved" in end.reason
+
+
+@pytest.mark.parametrize("beside", ["t0001", "t0003"])
+def test_a_save_that_waits_in_memory_counts_only_if_nothing_else_may_be_the_cause(beside):
+    desk = Desk("w1", trials=3)
+    waits, writes = (Save(1, durable=True, worker="w1", waits=waits) for waits in (True, False))
+    desk.controller.state.losses.blame_saves([(desk["t0001"], waits), (desk["t0002"], writes)], [beside], "killed")
+    assert (Setback.SAVE in desk["t0001"].setbacks) is (beside == "t0001")
+    assert desk["t0002"].setbacks == {Setback.SAVE: ["killed"]}
+
+
+def test_a_trial_that_fails_anyway_is_not_blamed_for_its_saves():
+    desk = Desk("w1", trials=2)
+    desk.controller.schedule.settle("t0001", Outcome(TrialState.FAILED, "ValueError: no"))
+    save = Save(1, durable=True, worker="w1")
+    for _ in range(MAX_LOSSES):
+        desk.controller.state.losses.blame_saves([(desk[trial], save) for trial in ("t0001", "t0002")], [], "killed")
+    assert [desk[trial].outcome.reason[:14] for trial in ("t0001", "t0002")] == ["ValueError: no", "3 workers in a"]
