@@ -28,6 +28,7 @@ PERTURBATIONS = 100
 class Member:
     """A member of the population, and the trial that currently represents it."""
 
+    #: The number of its first trial.
     number: int
     trial: Trial
     #: The last reported cost, and its epoch; 0 before the first report.
@@ -92,7 +93,6 @@ class PBT(Sampled):
                 raise UsageError(f"explore={name!r}: must be a dimension of the space; it has {', '.join(known)}")
         if not known:
             raise SpaceError("PBT has nothing to explore: the space has constants alone; give at least one dimension")
-        self._begun = 0
         #: Members by their current trials; a member is removed when its trial fails or is stopped.
         self._members: dict[str, Member] = {}
         #: Requested clones by the trial to replace, with the cost and epoch of the parent. The controller may drop one.
@@ -116,8 +116,7 @@ class PBT(Sampled):
     def added(self, trial: Trial) -> None:
         super().added(trial)
         if trial.origin == "search":
-            self._members[trial.id] = Member(self._begun, trial)
-            self._begun += 1
+            self._members[trial.id] = Member(trial.number, trial)
         for replaced, (clone, cost, epoch) in self._awaited.items():
             if trial.parent is not None and (trial.parent.trial, trial.config) == (clone.parent, clone.config):
                 del self._awaited[replaced]
@@ -157,9 +156,8 @@ class PBT(Sampled):
         ranked = sorted(reported, key=lambda m: (m.cost, m.number))
         # The quantile of a small population may be less than one member; use one once all have reported.
         count = max(math.floor(self.quantile * len(ranked) + 1e-9), len(ranked) == self.population)
-        if member not in ranked[len(ranked) - count :]:
-            return []
-        return [m for m in ranked[:count] if m.cost < member.cost and m.epoch < self.max_epochs]
+        worst = ranked[len(ranked) - count :]
+        return [m for m in ranked[:count] if member in worst and m.cost < member.cost and m.epoch < self.max_epochs]
 
     # ------------------------------------------------------------------------------------------------ exploring
 
