@@ -22,7 +22,7 @@ from tests.helpers.controller_desk import Desk, of
 
 def plain(search: Any = None, **options: Any) -> Controller:
     """A controller with the options that users leave out, and without a run."""
-    search = search or Random(3, 1)
+    search = search or Random(4, 1)
     search.setup({"x": uniform(0, 1)}, seed=0, goal=Goal("loss", "min"))
     return Controller(search, POLICIES["longest-remaining"](), partitions=2, valid_partitions=0, **options)
 
@@ -39,14 +39,14 @@ def ended(controller: Controller, worker: str = "w1", began: float = 0.0, until:
 def test_a_controller_needs_no_options_and_no_start() -> None:
     controller = plain()
     follow = controller.handle(m.WorkerUnavailable("no room"))
-    assert [type(message) for message in follow] == [m.TrialAdded] * 3
-    assert [added.seed for added in follow] == [derive(0, "trial", number) for number in range(3)]
+    assert [type(message) for message in follow] == [m.TrialAdded] * 4
+    assert [added.seed for added in follow] == [derive(0, "trial", number) for number in range(4)]
     assert [type(message) for message in controller.handle(m.WorkerJoined("w1"))] == [m.RunUnit]
-    for number in range(3):
+    for number in range(4):
         (slot,) = controller.schedule.slots.values()
         failed = m.UnitFailed("w1", slot.unit, slot.attempt, 0.0, 1.0, "ValueError: no", "trace", "task.py:3")
         follow = controller.handle(failed)
-        assert len(of(follow, m.RunUnit)) == (number < 2), "the run goes on, however the trials failed"
+        assert len(of(follow, m.RunUnit)) == (number < 3), "the run goes on, however the trials failed"
     assert of(follow, m.Finish) == [m.Finish(complete=True)]
 
 
@@ -171,6 +171,15 @@ def test_a_model_is_copied_for_a_clone_once() -> None:
     desk.tell(m.WorkerLost("w2", "killed"))
     assert len(of(desk.messages, m.CopyVersion)) == 1
     assert desk.controller.schedule.trials["t0002"].saves.popitem()[1].durable
+
+
+def test_a_clone_without_a_worker_asks_again_for_its_model_in_the_next_run() -> None:
+    desk = Desk("w1")
+    desk.epoch(loss=1.0)
+    desk.saved(2)
+    desk.tell(m.RequestMade("clone", {"trial": "t0001", "warm": True}, "ada", 1))
+    desk.tell(m.WorkerLost("w1", "killed"))
+    assert len(of(desk.tell(m.RunStarted("again")), m.CopyVersion)) == 1
 
 
 def test_a_version_that_was_lost_before_it_was_saved_ends_no_unit() -> None:

@@ -107,6 +107,21 @@ def test_where_nothing_is_told_ahead(options):
         assert not any(x.lookahead for x in bench.step())
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(2.0, True), (2.5, False)])
+def test_up_to_two_seconds_are_told_ahead(monkeypatch, seconds, told):
+    monkeypatch.setattr("hopfleet.controller.decisions.versions.AT_RISK", 9.0)
+    assert any(x.lookahead for x in Bench(seconds=seconds).step()) is told
+
+
+def test_nothing_is_told_ahead_if_one_of_the_flotilla_is_to_end():
+    bench = Bench()
+    first = bench.step()[0]
+    bench.tell(m.RequestMade("stop", {"trial": first.trial}))
+    assert bench.step() == [], "what was told before is done"
+    follow = bench.step()
+    assert {x.trial for x in follow} == {"t0002", "t0003", "t0004"} and first.trial == "t0001"
+
+
 @pytest.mark.parametrize("name", ["pause", "drain"])
 def test_nothing_follows_that_should_not_start(name):
     bench = Bench()

@@ -130,6 +130,15 @@ def test_a_worker_that_was_told_to_go_or_waits_for_its_disk_is_held_against_no_s
     assert not of(desk.messages, m.TrialEnded)
 
 
+def test_a_worker_that_gave_up_a_unit_is_held_against_no_save():
+    desk = Desk("w1", trials=2, partitions=4, valid=0)
+    desk.finished()
+    assert running(desk).unit.trial == "t0002" and desk.saving(1)
+    desk.tell(m.RequestMade("stop", {"trial": "t0002", "now": True}, "ada", 1))
+    desk.tell(m.WorkerLost("w1", "killed"))
+    assert Setback.SAVE not in desk["t0001"].setbacks
+
+
 def test_while_another_trial_runs_its_unit_is_blamed_first():
     desk = Desk("w1", trials=2, partitions=4, valid=0)
     for number in range(1, MAX_LOSSES + 1):

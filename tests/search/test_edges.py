@@ -49,27 +49,30 @@ HALVED = {"eta": 3, "sampler": RANDOM}
 POPULATION = {"population": 16, "interval": 1, "quantile": 0.25, "resample": 0.25, "explore": None}
 TPE = {"sampler": "TPESampler", "options": {"constant_liar": True}}
 QUIET = {"warn_independent_sampling": False}
-DESCRIBED: list[tuple[Search, int, int, dict[str, Any]]] = [
-    (hop.Random(), 16, 10, NONE),
-    (hop.Grid(), 2, 10, NONE),
-    (hop.ASHA(), 64, 9, {**HALVED, "min_epochs": 1}),
-    (hop.SuccessiveHalving(), 27, 9, {**HALVED, "min_epochs": 1}),
-    (hop.Hyperband(), 143, 81, HALVED),
-    (hop.Hyperband(trials=None), UNLIMITED, 81, {**HALVED, "repeats": True}),
-    (hop.PBT(), 16 * 21, 20, {**POPULATION, "perturb": [0.8, 1.2], "sampler": RANDOM}),
-    (hop.TPE(), 16, 10, TPE),
-    (hop.Optuna(), 16, 10, TPE),
-    (hop.GP(), 16, 10, {"sampler": "GPSampler", "options": QUIET}),
-    (hop.CMAES(), 16, 10, {"sampler": "CmaEsSampler", "options": QUIET}),
-    (hop.NSGA2(), 16, 10, {"sampler": "NSGAIISampler", "options": {}}),
+DESCRIBED: list[tuple[Any, int, int, dict[str, Any]]] = [
+    (hop.Random, 16, 10, NONE),
+    (hop.Grid, 2, 10, NONE),
+    (hop.ASHA, 64, 9, {**HALVED, "min_epochs": 1}),
+    (hop.SuccessiveHalving, 27, 9, {**HALVED, "min_epochs": 1}),
+    (hop.Hyperband, 143, 81, HALVED),
+    (hop.PBT, 16 * 21, 20, {**POPULATION, "perturb": [0.8, 1.2], "sampler": RANDOM}),
+    (hop.TPE, 16, 10, TPE),
+    (hop.Optuna, 16, 10, TPE),
+    (hop.GP, 16, 10, {"sampler": "GPSampler", "options": QUIET}),
+    (hop.CMAES, 16, 10, {"sampler": "CmaEsSampler", "options": QUIET}),
+    (hop.NSGA2, 16, 10, {"sampler": "NSGAIISampler", "options": {}}),
 ]
 
 
-@pytest.mark.parametrize(("search", "trials", "epochs", "more"), DESCRIBED, ids=lambda value: type(value).__name__)
-def test_a_search_without_arguments(search: Search, trials: int, epochs: int, more: dict[str, Any]) -> None:
-    expected = {"search": type(search).__name__, "trials": trials, "max_epochs": epochs, **more}
-    assert ready(search, OPTIONS).describe() == expected
-    assert ready(type(search)(), OPTIONS).describe().get("concurrency") is None
+@pytest.mark.parametrize(("make", "trials", "epochs", "more"), DESCRIBED, ids=[make.__name__ for make, *_ in DESCRIBED])
+def test_a_search_without_arguments(make: Any, trials: int, epochs: int, more: dict[str, Any]) -> None:
+    expected = {"search": make.__name__, "trials": trials, "max_epochs": epochs, **more}
+    assert ready(make(), OPTIONS).describe() == expected
+
+
+def test_hyperband_without_end() -> None:
+    described = ready(hop.Hyperband(trials=None)).describe()
+    assert (described["trials"], described["repeats"]) == (UNLIMITED, True)
 
 
 def test_rules_without_arguments_and_what_a_budget_leaves_out() -> None:
@@ -90,36 +93,36 @@ def test_a_concurrency_is_described_and_bounded(make: Any) -> None:
 
 
 class Mine(Search):
-    """As little as a search can be, with arguments of its own."""
+    """As little as a search can be."""
 
     max_epochs = trials = 1  # type: ignore[assignment]
-
-    def __init__(self, trials: int) -> None:
-        pass
 
     def suggest(self, number: int) -> None:
         return None
 
 
-class Own(hop.StoppingRule):
-    def __init__(self, epochs: int) -> None:
-        pass
-
-
 def test_searches_and_rules_of_users_explain_wrong_arguments() -> None:
-    with pytest.raises(TypeError, match=r"Mine\(\).*'n_trials'; did you mean 'trials'\?"):
-        Mine(n_trials=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"Own\(\).*'patience'; did you mean 'epochs'\?"):
-        Own(patience=3)  # type: ignore[call-arg]
+    class Better(Mine):
+        def __init__(self, trials: int) -> None:
+            pass
+
+    class Rule(hop.StoppingRule):
+        def __init__(self, epochs: int) -> None:
+            pass
+
+    with pytest.raises(TypeError, match=r"Better\(\).*'n_trials'; did you mean 'trials'\?"):
+        Better(n_trials=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Rule\(\).*'patience'; did you mean 'epochs'\?"):
+        Rule(patience=3)  # type: ignore[call-arg]
 
 
 def test_what_a_search_or_a_rule_does_unless_it_knows_better() -> None:
-    search, rule = ready(Mine(1)), Own(1)
+    search = ready(Mine())
     assert search.over(1e9) == "" and search.observe(trial(0), 1, {}) == search.conclude() == ()
-    for each in (rule, hop.Median(), hop.Budget(epochs=9)):
-        each.setup(LOSS)
-        assert each.observe(trial(0), 1, {"loss": 1.0}) == ""
-        assert each.over(1e9) == ""
+    for rule in (hop.StoppingRule(), hop.Median(), hop.Budget(epochs=9)):
+        rule.setup(LOSS)
+        assert rule.observe(trial(0), 1, {"loss": 1.0}) == ""
+        assert rule.over(1e9) == ""
 
 
 @pytest.mark.parametrize(
@@ -152,14 +155,14 @@ def test_a_bracket_of_one_trial_counts() -> None:
 
 
 def test_the_best_of_the_highest_rung_is_completed_whatever_others_did_before() -> None:
-    search = ready(hop.ASHA(trials=4, max_epochs=27))
-    begin(search, 4)
-    trials = [trial(number) for number in range(4)]
+    search = ready(hop.ASHA(trials=4, max_epochs=9))
+    trials = begin(search, 4)
     for number, loss in enumerate((0.4, 0.1, 0.3)):
         decisions = search.observe(trials[number], 1, {"loss": loss})
     assert decisions == [hop.Train("t1", 3)]
     search.observe(trials[1], 3, {"loss": 0.9})
-    assert search.conclude() == [hop.Train("t1", 27)]
+    search.observe(trials[3], 1, {"loss": 0.05})
+    assert search.conclude() == [hop.Train("t1", 9)]
 
 
 def test_a_trial_that_diverged_is_not_completed() -> None:

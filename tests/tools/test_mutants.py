@@ -46,6 +46,10 @@ def made(numbers):
     yield numbers
     if numbers:
         yield from (lambda: [1.5])()
+
+class Paired(Counter):
+    def add(self, numbers):
+        return super().add(number for number, _ in zip(numbers, numbers, strict=True))
 '''
 
 CHANGES = [
@@ -73,6 +77,7 @@ CHANGES = [
     "made(): if numbers -> if not numbers",
     "made(): yield from (lambda: [1.5])() -> pass",
     "made(): 1.5 -> 3.0 in yield from (lambda: [1.5])()",
+    "Paired.add(): return super().add((number for number, _ in zip(numbers, numbers, strict=True))) -> return None",
 ]
 
 

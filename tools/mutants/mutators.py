@@ -1,7 +1,8 @@
 """The bugs that are tried: one change of one expression or statement inside a function.
 
 Annotations, decorators, docstrings, strings and the constants of modules and classes are left alone: tests that pin
-them would only repeat them.
+them would only repeat them. So is the ``strict`` of ``zip``, an assertion of our own: no test can tell the difference
+where all lengths are equal.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _inside(node: ast.AST, function: str, path: tuple[Step, ...]) -> Iterator[tu
         if field in ("annotation", "returns", "decorator_list", "type_comment", "bases"):
             continue
         for place, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if not isinstance(child, ast.AST) or _is_docstring(child):
+            if not isinstance(child, ast.AST) or _is_docstring(child) or _is_strict(child):
                 continue
             steps = (*path, (field, place))
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -189,6 +190,10 @@ def _named(
         return  # a declaration
     name = f"{outer}.{node.name}" if outer else node.name
     yield from _inside(node, name if isinstance(node, ast.ClassDef) else f"{name}()", path)
+
+
+def _is_strict(node: ast.AST) -> bool:
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _is_docstring(node: ast.AST) -> bool:
@@ -211,7 +216,7 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant():
             yield from _constants(node)
         case ast.Return(value=ast.expr() as value) if not _is_none_or_bool(value):
-            # The value is still compiled, as below: a method that calls super() needs its class.
+            # The value is still compiled, so a method that needs ``super()`` keeps its class.
             yield ast.Return(ast.IfExp(ast.Constant(True), ast.Constant(None), copy.deepcopy(value)))
         case ast.Break():
             yield ast.Continue()
