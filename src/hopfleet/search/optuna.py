@@ -185,13 +185,11 @@ class Optuna(Search):
             # The suggestion was made before the experiment was resumed. Suggesting again recovers its attributes, and
             # the values that a space function turned into the configuration.
             asked = self._ask(self._taken)
-        chosen = None if callable(self.space) else self._find(trial.config)
         attributes: Mapping[str, Any] = {}
         if asked is not None and asked[0] == trial.config:
             self._taken += 1
-            chosen = asked[1] if chosen is None else chosen
-            attributes = asked[2] if self.stores_attributes else attributes
-        elif chosen is None:
+            chosen, attributes = asked[1], asked[2] if self.stores_attributes else attributes
+        else:
             chosen = self._find(trial.config)
         if chosen is not None:
             self._indices[trial.id] = self._study.add(chosen, attributes)

@@ -153,7 +153,6 @@ class _Storage(InMemoryStorage):
     def remove_newest(self, study_attrs: dict[str, Any]) -> None:
         """Remove the newest trial, and restore the study's attributes from before it was added."""
         del self._trial_id_to_study_id_and_number[self._trials.pop()._trial_id]
-        self._max_trial_id -= 1
         self._studies[0].system_attrs = study_attrs
 
 
