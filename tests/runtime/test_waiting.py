@@ -17,7 +17,7 @@ from hopfleet.runtime import loop as loops
 from hopfleet.runtime.loop import Stopwatch
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.support.files import transfers as files
-from tests.runtime.test_loop import START, Bench, HungOnce, SpyBackend, SpyJournal
+from tests.helpers.loop_bench import START, Bench, HungOnce, SpyBackend, SpyJournal
 
 
 class FullJournal(SpyJournal):

@@ -12,9 +12,9 @@ from hopfleet.errors import UsageError
 from hopfleet.store import replacing
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.replacing import drop, put_back, set_aside
+from tests.helpers.counted_runs import content, experiment
 from tests.helpers.definitions import definition
 from tests.helpers.open_files import opened
-from tests.store.test_run_folder import content, experiment
 
 
 class Died(BaseException):

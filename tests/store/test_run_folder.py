@@ -23,25 +23,10 @@ from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.replacing import put_back, set_aside
 from hopfleet.store.shared_memory import KEY, OWNER
 from hopfleet.store.versions.local import Versions
-from hopfleet.testing.tasks import CountingTask
+from tests.helpers.counted_runs import content, experiment
 from tests.helpers.definitions import definition
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
-
-
-def experiment(**more: Any) -> hop.Experiment:
-    asked: dict[str, Any] = {"search": hop.Grid(max_epochs=1), "partitions": 2, "batch_size": 8, "backend": "inline"}
-    asked |= {"space": {"number": hop.grid_search([1, 2])}, "name": "mine", **more}
-    return hop.Experiment(CountingTask(), train={"x": np.arange(40.0)}, **asked)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Return all files of a run except the lock, by name."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != "lock" and not path.name.endswith(("-wal", "-shm"))
-    }
 
 
 # ------------------------------------------------------------------------------------------- parts that are missing
