@@ -130,7 +130,7 @@ def run(make: Callable[[], Policy], expected: Times, *, epochs: int = 1, noise: 
     for events in driver.moments([RunStarted("benchmark", workers)]):
         for event in events:
             if isinstance(event, UnitFinished) and event.unit.trains:
-                makespan = event.ended
+                makespan = backend.elapsed
                 event = replace(event, sums={"train_loss": RowSum.of(1.0, 1)})
             driver.step([event])
     result.ratio = makespan / max(*trial_loads, *worker_loads)

@@ -86,11 +86,11 @@ def hopping(
         world.start(added.trial, added.parent, len(added.visits) // workers)
 
     def end_epoch(ended: EpochEnded) -> None:
-        log.epochs.append((backend.now(), ended.trial, ended.epoch, ended.metrics["accuracy"]))
+        log.epochs.append((backend.elapsed, ended.trial, ended.epoch, ended.metrics["accuracy"]))
 
     driver = Driver(controller, backend, effects={TrialAdded: start, EpochEnded: end_epoch})
     for events in driver.moments([RunStarted("benchmark", workers)]):
-        if backend.now() > until:
+        if backend.elapsed > until:
             break
         driver.step(events)
     return log

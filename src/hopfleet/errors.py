@@ -17,7 +17,7 @@ HopfleetError
 ├── JournalError                    a journal that cannot be opened or read
 ├── WorkersLost                     no worker is left and none could be started
 ├── Interrupted (KeyboardInterrupt) the user interrupted a run, which can be resumed
-└── InvariantBroken (AssertionError) a bug of Hopfleet: one of the four invariants was about to break
+└── InvariantBroken (AssertionError) a bug of Hopfleet: one of the invariants was about to break
 """
 
 from __future__ import annotations

@@ -13,10 +13,12 @@ from statistics import median
 import benchmarks.faults
 import benchmarks.verify
 from benchmarks.row import Row, milliseconds, table
-from tests.chaos import asking, files, processes, simulated, soak
+from tests.chaos import asking, files, liveness, processes, seeds, simulated, soak
 from tests.chaos.runs import Report
 
 RESUME_BAR = 3.0
+STALL_SEEDS = 100_000
+"""Simulated experiments that must not stall, at most."""
 
 #: The attacks on real processes. Each takes the number of faults wanted of all together, and the seed.
 ATTACKS: dict[str, Callable[[int, int], Report]] = {
@@ -49,6 +51,7 @@ def main() -> int:
     if options.figures and not options.only:
         rows += figures()
     if options.seeds and not options.only:
+        rows.append(stall(options.seed, min(options.seeds, STALL_SEEDS)))
         rows.append(simulate(options.seed, options.seeds))
     print(table(rows))
     return 1 if any(row.ok is False for row in rows) else 0
@@ -87,6 +90,15 @@ def figures() -> list[Row]:
         Row("resume", what, milliseconds(median(times)), worst, None, "< 3 s + import", max(times) < RESUME_BAR)
     )
     return rows
+
+
+def stall(first: int, count: int) -> Row:
+    began = time.monotonic()
+    failed = seeds.run_in_processes(
+        "tests.chaos.liveness", liveness.run_all, first, first + count, len(os.sched_getaffinity(0))
+    )
+    result, other = f"{len(failed)} of {count:,} seeds failed", f"{time.monotonic() - began:.0f} s"
+    return Row("liveness", "whole experiments that must not stall", result, other, None, "0", not failed)
 
 
 def simulate(first: int, count: int) -> Row:

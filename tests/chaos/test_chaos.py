@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +12,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.schedule import Schedule
-from tests.chaos import simulated
+from tests.chaos import liveness, simulated
 from tests.chaos.__main__ import ATTACKS
 from tests.helpers import warm
 from tests.helpers.attempts import Attempts
@@ -29,6 +30,17 @@ def python(*arguments: str) -> str:
 def test_simulated(seeds: range) -> None:
     told = python("tests.chaos.simulated", "--seeds", f"{seeds.start}:{seeds.stop}")
     assert f"{len(seeds):,} seeds" in told
+
+
+STALLED = (64, 80, 152, 208, 239)
+"""Seeds that stalled while plans had gaps for trials that went on after a pause."""
+
+
+@pytest.mark.parametrize(
+    "seeds", [(*STALLED, *range(12)), pytest.param(range(500, 700), marks=pytest.mark.slow)], ids=len
+)
+def test_no_run_stalls(seeds: Sequence[int]) -> None:
+    assert liveness.run_all(seeds) == []
 
 
 LONG = {"requests", "soak", "writes", "models", "stop", "disk", "controller-again"}

@@ -46,7 +46,7 @@ class Script:
     def find(self, trial: str) -> Script | None:
         return self if trial == self.trial.id else None
 
-    def take(self, events: Iterable[m.Event]) -> list[m.Message]:
+    def take(self, events: Iterable[m.Event], now: float) -> list[m.Message]:
         return [*(event for event in events if event not in self.refused), *self.follow]
 
 

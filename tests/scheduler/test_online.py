@@ -122,7 +122,7 @@ def run(policy: Policy, times: list[list[float]], *, epochs: int = 1, noise: flo
     for events in loop.moments([m.RunStarted("test", partitions)]):
         for event in events:
             if isinstance(event, m.UnitFinished):
-                end = event.ended
+                end = backend.elapsed
                 event = replace(event, sums={"train_loss": RowSum.of(1.0, 1)})
             loop.step([event])
     return end / max(*workers, *loads)

@@ -41,13 +41,20 @@ Fails = Callable[[RunUnit, Trial], bool]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 Fetch = Callable[[str, int], float | None]
 
+START = 1.7e9
+"""The time of day when virtual time starts, in seconds since the epoch: as large as in a real run, so that code which
+takes it for the seconds since the start shows its mistake in simulations, too."""
+
 Report = UnitFinished | UnitFailed | UnitStopped | PartitionPlaced | PartitionUnavailable
 """Events that a lost worker can no longer report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The loss of a worker at ``time``. The worker comes back at ``back`` with an empty memory; None means never."""
+    """The loss of a worker ``time`` seconds after the start.
+
+    The worker comes back at ``back`` with an empty memory; None means never.
+    """
 
     time: float
     worker: str
@@ -63,7 +70,8 @@ class Simulated:
     at first, or all if ``partitions`` is None. ``failures`` are the losses of workers. ``together`` returns the time of
     a flotilla, given the time of each member alone; the default is their sum. ``fails`` tells whether the user's code
     raises in a unit. ``fetch`` returns the seconds that a worker takes to fetch a partition, or None if it cannot.
-    ``teams`` are the shapes of the first workers, in turn; ``placement`` tells ``seconds`` what a worker has.
+    ``teams`` are the shapes of the first workers, in turn; ``placement`` tells ``seconds`` what a worker has. ``clock``
+    is the time of day at the start.
     """
 
     name = "simulated"
@@ -79,7 +87,7 @@ class Simulated:
         together: Together = lambda commands, seconds: sum(seconds),
         fails: Fails = lambda command, trial: False,
         fetch: Fetch = lambda worker, partition: 0.0,
-        clock: float = 0.0,
+        clock: float = START,
         teams: Sequence[TeamShape] = (SINGLE,),
     ) -> None:
         self._seconds = seconds
@@ -97,7 +105,9 @@ class Simulated:
         self._done: dict[tuple[str, str], float] = {}
         #: The worker that has made the newest version of each trial.
         self.makers: dict[str, str] = {}
-        self._clock = clock
+        self._start = clock
+        #: The virtual seconds since the start, and until the end of the last unit that was reported.
+        self._clock = self.makespan = 0.0
         self._order = itertools.count()
         self._queue: list[tuple[float, int, Event | Failure]] = []
         self._alive: set[str] = set()
@@ -145,14 +155,15 @@ class Simulated:
             self._done[worker, trial.id] = ended
             share = seconds / (sum(alone) or 1.0)
             unit, where = command.unit, (command.worker, command.unit, command.attempt)
+            times = self._start + began, self._start + ended
             values = self._metrics(trial, unit.epoch)
             if self._fails(command, trial):
-                self._later(ended, UnitFailed(*where, began, ended, "simulated failure"))
+                self._later(ended, UnitFailed(*where, *times, "simulated failure"))
             else:
                 prefix = "train_" if unit.trains else ""
                 sums = {f"{prefix}{name}": RowSum.of(value, 1) for name, value in values.items()}
                 version = command.model.version + unit.trains
-                self._later(ended, UnitFinished(*where, version, began, ended, sums=sums, share=share))
+                self._later(ended, UnitFinished(*where, version, *times, sums=sums, share=share))
 
     def add(self, count: int) -> None:
         for _ in range(count):
@@ -186,8 +197,8 @@ class Simulated:
             if isinstance(event, UnitFinished | UnitFailed) and (event.worker, event.attempt) == (worker, attempt):
                 self._queue.remove((when, order, event))
                 heapq.heapify(self._queue)
-                began = min(event.started, self._clock)
-                self._later(self._clock, UnitStopped(worker, event.unit, attempt, began, self._clock))
+                began = min(event.started, self.now())
+                self._later(self._clock, UnitStopped(worker, event.unit, attempt, began, self.now()))
                 return
 
     def place(self, worker: str, partition: int) -> None:
@@ -219,6 +230,8 @@ class Simulated:
                 hopped = self.makers.get(event.trial, event.worker) != event.worker
                 self.makers[event.trial] = event.worker
                 event = dataclasses.replace(event, hopped=hopped)
+            if isinstance(event, UnitFinished | UnitFailed | UnitStopped):
+                self.makespan = self._clock
             events.append(event)
         if not events:
             time.sleep(timeout)  # nothing happens until a command arrives
@@ -234,6 +247,11 @@ class Simulated:
         heapq.heapify(self._queue)
 
     def now(self) -> float:
+        return self._start + self._clock
+
+    @property
+    def elapsed(self) -> float:
+        """The virtual seconds since the start."""
         return self._clock
 
     def close(self, *, kill: bool = False) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from hopfleet.controller.decisions.dispatch import Dispatcher
+from hopfleet.controller.decisions.dispatch import Dispatcher, check_liveness
 from hopfleet.controller.decisions.rounds import close_round
 from hopfleet.controller.decisions.teams import regroup
 from hopfleet.controller.decisions.trials import (
@@ -99,8 +99,12 @@ class Controller:
         """
         return self.take([event])[1:]
 
-    def take(self, events: Iterable[m.Event]) -> list[m.Message]:
-        """Take in all events of one moment, then decide; return the events that count and what follows them."""
+    def take(self, events: Iterable[m.Event], now: float = 0.0) -> list[m.Message]:
+        """Take in all events of one moment, then decide; return the events that count and what follows them.
+
+        ``now`` are the seconds since the run started; without them, no time has passed since the last events.
+        """
+        self.schedule.now = max(self.schedule.now, now)
         messages: list[m.Message] = []
         for event in events:
             if not self.refuses(event):
@@ -229,9 +233,11 @@ class Controller:
         # A save goes out before the start that would make its worker forget the model.
         yield from self._each(touched, lambda progress: keep_versions(state, progress, begun))
         yield from starts
+        yield from self.dispatcher.overrule(state)
         yield from self.dispatcher.go_on(state)
         yield from release_workers(state)
         yield from finish(state)
+        yield from check_liveness(state)
 
     def _each(self, trials: Iterable[str], decide: Callable[[Progress], Iterator[m.Message]]) -> Iterator[m.Message]:
         for trial in trials:

@@ -75,8 +75,8 @@ class InferenceController:
                 self._finish(message)
         self._waiting = deque(unit for unit in self._waiting if unit in self._left)
 
-    def take(self, events: Iterable[Event]) -> list[Message]:
-        """Return the events that count, followed by the commands that they lead to."""
+    def take(self, events: Iterable[Event], now: float = 0.0) -> list[Message]:
+        """Return the events that count, followed by the commands that they lead to, whatever the time."""
         messages: list[Message] = [event for event in events if self._counts(event)]
         while self._idle and self._waiting and not self.error:
             worker, unit = self._idle.pop(0), self._waiting.popleft()

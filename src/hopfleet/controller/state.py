@@ -49,7 +49,7 @@ class State:
         self.planned_workers: int | None = None
         #: Configurations to try before those of the search.
         self.points = points
-        self.finished = self.draining = self.held = False
+        self.finished = self.draining = self.held = self.stalled = False
         #: Seconds for which a run was active.
         self.elapsed = 0.0
         self._last_time: float | None = None
@@ -140,7 +140,6 @@ class State:
 
     def _tell_time(self, message: m.Message) -> None:
         if isinstance(message, (m.UnitFinished, m.UnitFailed, m.UnitStopped)):
-            self.schedule.now = max(self.schedule.now, message.ended)
             before = self._last_time if self._last_time is not None else message.started
             self._last_time = max(before, message.ended)
             self.elapsed += self._last_time - before
@@ -161,7 +160,7 @@ class State:
             self._forget_worker(worker)
         self.schedule.forget_saves()
         self.touch_all()
-        self.finished = self.draining = self.held = self.dry = False
+        self.finished = self.draining = self.held = self.dry = self.stalled = False
         self.schedule.starting, self.waiting = message.workers, message.requests
         self.schedule.regrouping = self.schedule.spare = 0
         self.planned_workers = self.planned_workers or message.workers
@@ -177,9 +176,7 @@ class State:
         self.schedule.starting = max(0, self.schedule.starting - 1)
         self.pinned = self.pinned or message.partitions is not None
         self.refused.clear()  # a placement that failed may succeed now
-        for progress in self.schedule.trials.values():
-            if progress.outcome is not None:
-                self.touch(progress)
+        self.touched |= {name: None for name, progress in self.schedule.trials.items() if progress.outcome is not None}
 
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
@@ -253,6 +250,10 @@ class State:
     @_apply.register
     def _(self, message: m.RunHeld) -> None:
         self.held = message.held
+
+    @_apply.register
+    def _(self, message: m.RunStalled) -> None:
+        self.stalled = True
 
     @_apply.register
     def _(self, message: m.Finish) -> None:

@@ -183,15 +183,17 @@ class Rehearsal:
 
     @property
     def makespan(self) -> float:
-        return max((span.ended for span in self.history.spans), default=0.0)
+        return self._backend.makespan
 
     def as_json(self) -> dict[str, Any]:
         """Return the makespan and all spans of work."""
+        start = self._backend.now() - self._backend.elapsed
         spans = [
-            [span.worker, span.trial, span.epoch, span.partition, span.work.value, span.started, span.ended]
+            [span.worker, span.trial, span.epoch, span.partition, span.work.value]
+            + [round(time - start, 6) for time in (span.started, span.ended)]
             for span in self.history.spans
         ]
-        return {"makespan": self.makespan, "spans": spans}
+        return {"makespan": round(self.makespan, 6), "spans": spans}
 
     def run(self, until: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
         """Simulate until the experiment ends or the clock shows ``until``."""
@@ -210,7 +212,7 @@ class Rehearsal:
 
     def _save(self, command: SaveVersion) -> None:
         if command.durable:
-            self._written[command.trial] = self._backend.now() + self._profile(command.trial).save_seconds
+            self._written[command.trial] = self._backend.elapsed + self._profile(command.trial).save_seconds
         self._driver.send(command)
 
     def _share(self, event: VersionSaved) -> None:
@@ -223,13 +225,13 @@ class Rehearsal:
 
     def _form(self, command: FormTeams) -> None:
         assert self._outline.scaling is not None
-        self.joined.append((self._backend.now(), command.shapes))
+        self.joined.append((self._backend.elapsed, command.shapes))
         self._backend.form_teams(command.shapes, self._outline.scaling.form_seconds)
 
     def _seconds(self, command: RunUnit, trial: Trial) -> float:
         profile, outline = self._profiles.of(trial.number), self._outline
         # A model that is being written cannot train on.
-        seconds = UNIT_SECONDS + max(0.0, self._written.pop(trial.id, 0.0) - self._backend.now())
+        seconds = UNIT_SECONDS + max(0.0, self._written.pop(trial.id, 0.0) - self._backend.elapsed)
         if (command.worker, trial.id) not in self._opened:
             self._opened.add((command.worker, trial.id))
             seconds += profile.open_seconds

@@ -356,7 +356,7 @@ class _Cluster:
     def _with_rows(self, command: RunUnit, seconds: float) -> float:
         """Return the seconds of a unit with those to prepare its rows, unless the node has them."""
         assert self.backend is not None
-        now, ready = self.backend.now(), self._ready[self.node(command.worker).name]
+        now, ready = self.backend.elapsed, self._ready[self.node(command.worker).name]
         key = command.unit.epoch, command.unit.partition
         when = ready.pop(key, math.inf)
         if when > now and self._scenario.prepare:
@@ -402,7 +402,7 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         seed=seed,
         trials=len(scenario.rates),
         workers=workers,
-        makespan=max(span.ended for span in history.spans),
+        makespan=backend.makespan,
         lower_bound=scenario.lower_bound,
         schedule_seconds=spent,
         decisions=decisions,

@@ -309,13 +309,12 @@ def _run(
     history = History(metric="train_loss", mode="min", partitions=partitions, name=f"simulation ({policy})")
     backend.start(None, work.workers)
     spent, decisions = drive(controller, backend, history, RunStarted(__version__, work.workers))
-    makespan = max(span.ended for span in history.spans)
     return Simulation(
         policy=policy,
         seed=seed,
         trials=len(work.times),
         workers=work.workers,
-        makespan=makespan,
+        makespan=backend.makespan,
         lower_bound=actual.lower_bound(),
         schedule_seconds=spent,
         decisions=decisions,
@@ -336,5 +335,5 @@ def drive(
         decisions += 1
         driver.follow(messages)
     if not controller.finished:
-        raise WorkersLost(f"the simulation cannot continue at {backend.now():.4g} s: no worker is left")
+        raise WorkersLost(f"the simulation cannot continue at {backend.elapsed:.4g} s: no worker is left")
     return spent, decisions

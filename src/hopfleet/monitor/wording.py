@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hopfleet.domain.messages import UnitOverdue
+from hopfleet.domain.messages import RunStalled, UnitOverdue
 from hopfleet.domain.trial import Config
 from hopfleet.monitor.records import TrialHistory
 from hopfleet.phrases import plural as plural
@@ -121,6 +121,14 @@ def waiting_for(partitions: Sequence[int]) -> str:
         f"partition{'' if one else 's'} {', '.join(map(str, partitions))} {'is' if one else 'are'} on no worker and "
         f"cannot be fetched; waiting for a worker that has {'it' if one else 'them'}"
     )
+
+
+def stalled(message: RunStalled) -> str:
+    """Describe a run that stalled."""
+    follows = (
+        "units start without the policy" if message.overruled else "nothing can start; interrupt and resume the run"
+    )
+    return f"this is a bug of Hopfleet or of the policy, please report it: {message.text}; {follows}"
 
 
 def overdue(message: UnitOverdue) -> str:

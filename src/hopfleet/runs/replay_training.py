@@ -174,8 +174,8 @@ class ReplayController:
     def find(self, trial: str) -> Course | None:
         return self._courses.get(trial)
 
-    def take(self, events: Iterable[Event]) -> list[Message]:
-        """Take in events; return the commands that follow."""
+    def take(self, events: Iterable[Event], now: float = 0.0) -> list[Message]:
+        """Take in events; return the commands that follow, which do not depend on the time."""
         self._commands = []
         for event in events:
             self._hear(event)

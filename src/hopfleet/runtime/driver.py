@@ -24,6 +24,7 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.trial import Trial
 from hopfleet.monitor.observer import Observer
+from hopfleet.support.clock import RunClock
 
 Effects = Mapping[type[Any], Callable[[Any], object]]
 """What to do about messages, by type. Messages of other types need no action."""
@@ -52,8 +53,11 @@ class Decider(Protocol):
     @property
     def schedule(self) -> Trials: ...
 
-    def take(self, events: Iterable[Event], /) -> Sequence[Message]:
-        """Return the events that count, followed by the decisions and commands that they lead to."""
+    def take(self, events: Iterable[Event], now: float, /) -> Sequence[Message]:
+        """Return the events that count, followed by the decisions and commands that they lead to.
+
+        ``now`` are the seconds since the run started.
+        """
 
 
 class Executor(Protocol):
@@ -97,6 +101,7 @@ class Driver:
     ) -> None:
         self.controller = controller
         self.backend = backend
+        self._clock = RunClock(backend.now)
         self._journal = journal
         self._refused = refused
         self._effects = {**self._calls(), **(effects or {})}
@@ -149,7 +154,7 @@ class Driver:
 
     def decide(self, events: Sequence[Event]) -> Sequence[Message]:
         """Return the events that count and what follows from them, without acting on anything but refused events."""
-        messages = self.controller.take(events)
+        messages = self.controller.take(events, self._clock())
         if self._refused is not None:
             counted = {id(message) for message in messages}
             for event in events:

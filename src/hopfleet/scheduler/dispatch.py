@@ -21,8 +21,8 @@ class Policy(Protocol):
 
     A policy reads the schedule and changes nothing but its own memory; two controllers must not share a policy. None
     means that no idle worker should start anything before the next event. If a unit could start, a policy may return
-    None only while a worker runs or a model is being saved, so that there is a next event. A schedule may present
-    workers that will soon be done as idle, to ask for their next unit in advance.
+    None only while a unit runs or a model is being saved (``schedule.under_way``); otherwise ``possible`` units start
+    in its place. A schedule may present workers that will soon be done as idle, to ask for their next unit in advance.
     """
 
     def __call__(self, schedule: Schedule, rng: random.Random, /) -> Assignment | None: ...
@@ -41,6 +41,15 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> A
     )
 
 
+def possible(schedule: Schedule) -> Assignment | None:
+    """Return a unit of the longest trial that some idle worker can train: the choice of a policy that never waits."""
+    for slot in schedule.idle.values():
+        progress = schedule.longest(slot)
+        if progress is not None:
+            return _at(schedule, progress, slot)
+    return None
+
+
 def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
     """Return the training unit that one of these workers would get if it were idle."""
     with schedule.supposing(slots):
@@ -52,11 +61,8 @@ def _urgent(schedule: Schedule) -> Assignment | None:
     urgent = [schedule.ready[trial] for trial in schedule.urgent if trial in schedule.ready]
     for progress in sorted(urgent, key=lambda progress: -progress.level):
         for slot in sorted(schedule.idle.values(), key=lambda slot: slot.worker != progress.holder):
-            options = schedule.options(progress, slot)
-            if options:
-                partition = slot.warm if slot.warm in options else min(options)
-                assert partition is not None
-                return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
+            if schedule.options(progress, slot):
+                return _at(schedule, progress, slot)
     return None
 
 
@@ -65,11 +71,16 @@ def _sticky(schedule: Schedule) -> Assignment | None:
     for slot in schedule.idle.values():
         progress = schedule.longest_held(slot)
         if progress is not None:
-            options = schedule.options(progress, slot)
-            partition = slot.warm if slot.warm in options else min(options)
-            assert partition is not None
-            return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
+            return _at(schedule, progress, slot)
     return None
+
+
+def _at(schedule: Schedule, progress: Progress, slot: Slot) -> Assignment:
+    """Return the next unit of a trial at a worker, on the partition that the worker read last if possible."""
+    options = schedule.options(progress, slot)
+    partition = slot.warm if slot.warm in options else min(options)
+    assert partition is not None
+    return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
 
 
 def _evaluation(schedule: Schedule, wanted: Callable[[Progress, Slot], bool]) -> Assignment | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from hopfleet.scheduler.shop_state import DispatchRule, ShopState
+from hopfleet.scheduler.shop_state import TICK, DispatchRule, ShopState
 
 Factor = Callable[[int, int, int], float]
 """Actual by expected unit time, by trial, partition and epoch."""
@@ -82,10 +82,12 @@ def _simulate(state: ShopState, rule: DispatchRule, factor: Factor, ends: float)
                 workers[worker] += actual
                 heapq.heappush(running, (now + actual, worker))
         if not running or ends <= 0:
-            return Outcome(now - begun, max(*trials, *workers, 0.0))
+            # A rule that waits for nothing would never end.
+            stalled = not running and any(map(state.owes, range(len(trials))))
+            return Outcome(math.inf if stalled else now - begun, max(*trials, *workers, 0.0))
         now = state.now = running[0][0]
         # Ends that differ by rounding only are one event.
-        same = now * (1 + 1e-12)
+        same = now + TICK
         while running and running[0][0] <= same:
             state.finish(heapq.heappop(running)[1])
             ends -= 1

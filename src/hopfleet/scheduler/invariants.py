@@ -28,6 +28,28 @@ Spans = dict[str, list[Span]]
 """Beginnings and ends, and what it was, by trial or by worker."""
 
 
+SHOWN = 20
+"""Trials that the description of a stall names."""
+
+
+def stall(schedule: Schedule) -> str:
+    """Describe a schedule in which work remains, nothing runs and nothing is coming: the fifth invariant is broken."""
+    workers = [
+        f"{slot.worker} reads {'all' if slot.partitions is None else sorted(slot.partitions)}"
+        for slot in schedule.slots.values()
+    ]
+    trials = [
+        f"{name} owes {sorted(progress.owed_to(None))} of epoch {progress.epoch}/{progress.trial.epochs}, "
+        f"version {progress.version} held by {progress.holder}, saved {sorted(progress.saved)}, "
+        f"{'ready' if name in schedule.ready else progress.outcome or 'not ready'}"
+        for name, progress in [*schedule.trials.items()][:SHOWN]
+    ]
+    return (
+        f"liveness: work remains, nothing runs and nothing is coming: {len(workers)} workers ({'; '.join(workers)}), "
+        f"{len(schedule.trials)} trials ({'; '.join(trials)})"
+    )
+
+
 def validate(schedule: Schedule) -> None:
     """Raise InvariantBroken unless every part of the schedule agrees with every other."""
     partitions, remaining = schedule.partitions, schedule.remaining

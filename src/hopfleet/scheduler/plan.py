@@ -34,8 +34,8 @@ class Plan:
         #: The units of each worker and of each trial, by start.
         self.workers: list[list[PlannedUnit]] = [[] for _ in state.worker_free]
         self.trials: list[list[PlannedUnit]] = [[] for _ in state.trial_free]
-        #: The first unplanned epoch of each trial.
-        self.epoch = [epoch + 1 for epoch in state.epoch]
+        #: The first unplanned epoch of each trial; the current one for a trial that owes nothing yet.
+        self.epoch = [epoch + state.owes(trial) for trial, epoch in enumerate(state.epoch)]
         self._trial_free = [max(free, state.now) for free in state.trial_free]
         self._worker_free = [max(free, state.now) for free in state.worker_free]
         self._add(
@@ -51,16 +51,21 @@ class Plan:
         """Plan further epochs, at least one if any is left."""
         added = 0
         while not added or added + len(state.home) * len(state.epoch) <= MOST_UNITS:
-            units = [
-                (trial, epoch, partition)
-                for trial, epoch in enumerate(self.epoch)
-                if epoch <= state.epoch[trial] + state.laps[trial]
-                for partition in range(len(state.home))
-            ]
+            units = [unit for trial in range(len(self.epoch)) for unit in self._next_epoch(state, trial)]
             if not units:
                 return
             self._add(state, units)
             added += len(units)
+
+    def _next_epoch(self, state: ShopState, trial: int) -> list[PlannedUnit]:
+        """Return the units of a trial's first unplanned epoch; none if no epoch is left."""
+        # A trial that owed nothing when the plan was made may have trained since, and may owe more epochs now.
+        epoch = max(self.epoch[trial], state.epoch[trial])
+        if not state.owes(trial) or epoch > state.epoch[trial] + state.laps[trial]:
+            return []
+        if epoch > state.epoch[trial]:
+            return [(trial, epoch, partition) for partition in range(len(state.home))]
+        return [(trial, epoch, partition) for visits in state.todo[trial].values() for partition in visits]
 
     def _add(self, state: ShopState, units: list[PlannedUnit]) -> None:
         """Plan these units after all planned units."""
@@ -100,10 +105,13 @@ def strictly(plan: Plan) -> DispatchRule:
         starts = []
         for worker in state.idle_workers:
             unit = head(state, plan.workers[worker], worker_heads, worker)
-            if unit is not None and unit[0] in state.idle_trials:
-                trial = unit[0]
-                if head(state, plan.trials[trial], trial_heads, trial) == unit:
-                    starts.append((trial, worker))
+            if unit is None:
+                continue
+            trial, epoch, _ = unit
+            # A unit of a later epoch is not possible yet.
+            possible = trial in state.idle_trials and epoch == state.epoch[trial]
+            if possible and head(state, plan.trials[trial], trial_heads, trial) == unit:
+                starts.append((trial, worker))
         return starts
 
     return rule

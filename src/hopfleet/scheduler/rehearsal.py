@@ -15,9 +15,10 @@ from functools import cache
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.scheduler.dispatch import Policy
+from hopfleet.scheduler.dispatch import Policy, possible
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.shop_state import TICK
 
 Seconds = Callable[[str, str, int], float]
 """Returns the expected seconds of a unit, by trial, worker and partition."""
@@ -37,7 +38,10 @@ def rehearse(schedule: Schedule, policy: Policy, *, laps: int) -> float:
                 heapq.heappush(running, (max(end, schedule.now), next(number), worker, unit))
     rng = random.Random(0)
     while True:
-        while copy.idle and copy.ready and (found := policy(copy, rng)) is not None:
+        while copy.idle and copy.ready:
+            found = policy(copy, rng) or (None if running else possible(copy))
+            if found is None:
+                break
             end = copy.now + seconds(found.unit.trial, found.worker, found.unit.partition)
             copy.start(found.worker, found.unit, next(number))
             heapq.heappush(running, (end, next(number), found.worker, found.unit))
@@ -45,7 +49,7 @@ def rehearse(schedule: Schedule, policy: Policy, *, laps: int) -> float:
             return copy.now - schedule.now
         copy.now = running[0][0]
         # Ends that differ by rounding only are one event.
-        same = copy.now * (1 + 1e-12)
+        same = copy.now + TICK
         while running and running[0][0] <= same:
             _, _, worker, unit = heapq.heappop(running)
             _finish(copy, worker, unit, seconds(unit.trial, worker, unit.partition))

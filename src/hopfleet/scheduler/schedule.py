@@ -4,7 +4,7 @@
        ^                  |
        +------abandon-----+     the worker was lost, or the model could not be loaded: it did not happen
 
-Every transition checks, in constant time, that it breaks none of the four invariants of model hopping, and raises
+Every transition checks, in constant time, that it breaks none of the first four invariants of model hopping, and raises
 InvariantBroken with the trial's story if it would. Nothing else changes the progress of trials or the slots of workers.
 """
 
@@ -321,7 +321,7 @@ class Schedule(VersionRecords):
         self.abandon(worker, trial)
 
     def _release(self, slot: Slot, unit: Unit) -> Progress:
-        progress = self.trials[unit.trial]
+        progress, self.ends = self.trials[unit.trial], self.ends + 1
         del (slot.units if unit in slot.units else slot.lookahead)[unit]
         if not unit.trains:
             del progress.evaluates_on[unit.partition]

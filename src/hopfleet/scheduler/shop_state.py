@@ -13,6 +13,12 @@ from dataclasses import dataclass, field
 Start = tuple[int, int]
 """A trial and the worker that starts its next unit."""
 
+TICK = 1e-6
+"""Seconds by which times that are equal may differ: a float resolves the time of day to a quarter of this."""
+
+LEAST = 1e-9
+"""Seconds of work left that urgency is measured by at least: sums that should be 0 may be off by rounding."""
+
 DispatchRule = Callable[["ShopState"], Sequence[Start]]
 """Returns the units to start now, each trial and each worker at most once, the most urgent first.
 
@@ -62,6 +68,10 @@ class ShopState:
         """Whether the next unit of ``trial`` may run on ``worker``."""
         return worker in self.todo[trial] and (trial not in self.forced or self.home[self.forced[trial]] == worker)
 
+    def owes(self, trial: int) -> bool:
+        """Whether a trial has units that were not started."""
+        return bool(self.todo[trial] or self.laps[trial])
+
     @property
     def plannable(self) -> bool:
         """Whether all remaining work can be planned: every partition has a worker, and no visit order is fixed."""
@@ -70,9 +80,7 @@ class ShopState:
     @property
     def expects_more(self) -> bool:
         """Whether more units are expected to end at this moment, as happens in virtual time but not in real time."""
-        # The tolerance covers the rounding of sums; for the time of day, a large number, it amounts to milliseconds.
-        close = 1e-12 * abs(self.now)
-        return any(abs(self.worker_free[w] - self.now) <= close for w, trial in self.runs.items() if trial >= 0)
+        return any(abs(self.worker_free[w] - self.now) <= TICK for w, trial in self.runs.items() if trial >= 0)
 
     def able(self, worker: int) -> set[int]:
         """Return the idle trials whose next unit may run on ``worker``."""

@@ -123,8 +123,11 @@ class ShopView:
                 continue
             progress = self._trials[index]
             if progress.trial.id in schedule.trials:
+                owed = self.state.owes(index)
                 self._clear(index)
                 self._fill(index, progress, schedule)
+                # A trial that goes on after a pause is as new to a plan as one that was added.
+                self.news += bool(before) and not owed and self.state.owes(index)
             elif self.state.todo[index]:
                 self.news += 1
                 self._clear(index)

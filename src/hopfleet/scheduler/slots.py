@@ -22,8 +22,8 @@ class Slot:
     #: The same for the units that come next: of other trials, or of trials that go on here.
     lookahead: dict[Unit, int] = field(default_factory=dict)
     lookahead_flotilla: int = 0
-    #: The schedule's time when its current units began, as far as events have told.
-    started: float = 0.0
+    #: The schedule's time when its current units began; no part of what a journal gives back.
+    started: float = field(default=0.0, compare=False)
     #: The training partition that it read last.
     warm: int | None = None
     #: Whether it gets no more work.

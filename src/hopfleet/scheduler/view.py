@@ -23,7 +23,7 @@ class ScheduleView:
 
     def __init__(self, partitions: int, valid_partitions: int, estimates: Estimates | None = None) -> None:
         self.partitions = partitions
-        #: The latest time of any event.
+        #: The time of the latest events, in seconds since the run started; 0 while a journal is read.
         self.now = 0.0
         self.estimates = estimates or Estimates([1] * partitions)
         self.valid_partitions = valid_partitions
@@ -42,6 +42,8 @@ class ScheduleView:
         self.regrouping = 0
         #: Devices that no team could use.
         self.spare = 0
+        #: Counts units that ended, in whatever way.
+        self.ends = 0
         #: Counts changes in which workers can read which partitions.
         self.layouts = 0
         #: Trials whose next unit may start now. Always {t: may_train(t)}.
@@ -188,6 +190,14 @@ class ScheduleView:
             yield
         finally:
             self.idle = before
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a unit runs or a model is being saved, which is all that a policy may wait for."""
+        if any(slot.units for slot in self.slots.values()):
+            return True
+        saves = (each for progress in self.trials.values() for each in progress.saves.items())
+        return any(not save.waits and attempt not in self.unsent for attempt, save in saves)
 
     def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
         """Whether a report about ``unit`` comes from its current attempt."""

@@ -16,6 +16,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.errors import InvariantBroken
 from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
@@ -368,6 +369,8 @@ class Run:
                 self.known[trial].state = "paused"
             case m.TrialDeleted(trial=trial):
                 self.known[trial].state = "deleted"
+            case m.RunStalled(text=text):
+                raise InvariantBroken(text)
             case m.RunUnit(trial=trial):
                 known = self.known[trial]
                 # A stopped trial whose last version was lost trains that version again, and nothing new.

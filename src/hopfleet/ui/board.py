@@ -23,6 +23,7 @@ from hopfleet.domain.messages import (
     RecordLogged,
     RequestAnswered,
     RequestMade,
+    RunStalled,
     SaveDelayed,
     TrialDeleted,
     TrialPrioritised,
@@ -34,7 +35,7 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.errors import HopfleetError, JournalError, describe
 from hopfleet.monitor.history import History, Span, TrialHistory
-from hopfleet.monitor.wording import duration, flatten, one_line, overdue, waiting_for
+from hopfleet.monitor.wording import duration, flatten, one_line, overdue, stalled, waiting_for
 from hopfleet.runs.state import empty_history, state_of
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import JournalUnfinished
@@ -53,6 +54,7 @@ NOTICED = (
     UnitOverdue,
     VersionLost,
     SaveDelayed,
+    RunStalled,
     RecordLogged,
     TrialPrioritised,
 )
@@ -177,6 +179,8 @@ class Board:
                 text = f"version lost: {one_line(reason)}"
             case SaveDelayed(error=error):
                 text = f"save delayed: {one_line(error)}"
+            case RunStalled():
+                text = stalled(message)
             case RecordLogged():
                 text = one_line(message.text)
             case TrialPrioritised():

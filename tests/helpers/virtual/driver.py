@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hopfleet.backends.simulated import START
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.bounds import MOST
+from hopfleet.errors import InvariantBroken
 from hopfleet.runtime import driver as runtime
 from hopfleet.runtime.effects import VersionEffects, missing_versions
 from hopfleet.scheduler.invariants import validate
@@ -87,7 +89,7 @@ class Driver(Checks):
             assert events, "deadlock: nothing runs, and the experiment is not finished"
             self.take(*events)
             self.look_ahead()
-        self.makespan = self.fleet.clock
+        self.makespan = self.fleet.clock - START
         self.check_end()
         return self
 
@@ -146,6 +148,8 @@ class Driver(Checks):
         """The journal, unless the controller dies before it has written anything."""
         for message in messages:
             match message:
+                case m.RunStalled(text=text):
+                    raise InvariantBroken(text)
                 case m.UnitFinished():
                     self.versions[message.trial] = message.version
                 case m.VersionSaved(ref=ref) if ref.version > self.versions[ref.trial]:

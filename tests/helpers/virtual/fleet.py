@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from hopfleet.backends.simulated import START
 from hopfleet.domain import messages as m
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
@@ -63,7 +64,7 @@ class Fleet:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.rng = random.Random(setting.seed)
-        self.clock = 0.0
+        self.clock = START
         self.workers: dict[str, FakeWorker] = {}
         self.versions = VirtualVersions()
         self.failing: set[int] = set()  #: attempts that will raise

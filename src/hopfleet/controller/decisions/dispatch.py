@@ -11,8 +11,9 @@ from hopfleet.controller.decisions.versions import at_risk, ref_of, save_ahead
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit
-from hopfleet.scheduler.dispatch import Policy, foreseen, next_assignment
+from hopfleet.scheduler.dispatch import Policy, foreseen, next_assignment, possible
 from hopfleet.scheduler.fusion import Fusion, companions
+from hopfleet.scheduler.invariants import stall
 from hopfleet.scheduler.slots import Assignment, Slot
 from hopfleet.scheduler.timeouts import estimate
 
@@ -40,10 +41,19 @@ class Dispatcher:
 
     def dispatch(self, state: State) -> Iterator[m.RunUnit]:
         """Start units until no idle worker can take another one."""
-        while not (state.ending or _waits(state)):
+        while _may_start(state):
             assignment = next_assignment(state.schedule, self.policy, self.rng)
             if assignment is None:
                 return
+            yield from self._begin(state, assignment)
+
+    def overrule(self, state: State) -> Iterator[m.Message]:
+        """Start what is possible if the policy waits although no unit runs and no model is being saved."""
+        if not _may_start(state) or state.schedule.under_way:
+            return
+        while (assignment := possible(state.schedule)) is not None:
+            if not state.stalled:
+                yield state.decide(m.RunStalled(stall(state.schedule), overruled=True))
             yield from self._begin(state, assignment)
 
     def go_on(self, state: State) -> Iterator[m.RunUnit]:
@@ -111,6 +121,22 @@ class Dispatcher:
             start = _command(state, slot.worker, unit, flotilla, more=unit is not units[-1], lookahead=lookahead)
             state.decide(start)
             yield start
+
+
+def check_liveness(state: State) -> Iterator[m.Message]:
+    """Tell, once in a run, that work remains while nothing runs and nothing is coming."""
+    schedule = state.schedule
+    expected = schedule.starting or state.coming or state.stopped or state.waiting or state.requests
+    told = state.finished or state.stalled or state.held or state.missing or not schedule.slots
+    if told or expected or schedule.under_way or any(slot.retired for slot in schedule.slots.values()):
+        return
+    if not any(progress.saves for progress in schedule.trials.values()):
+        yield state.decide(m.RunStalled(stall(schedule), overruled=False))
+
+
+def _may_start(state: State) -> bool:
+    """Whether units may start: the run does not end, and waits neither for a person nor for a disk."""
+    return not (state.ending or _waits(state))
 
 
 def _command(state: State, worker: str, unit: Unit, flotilla: int, *, more: bool, lookahead: bool) -> m.RunUnit:

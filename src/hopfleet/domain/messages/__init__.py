@@ -24,6 +24,7 @@ from hopfleet.domain.messages.decisions import EpochEnded as EpochEnded
 from hopfleet.domain.messages.decisions import PartitionsMissing as PartitionsMissing
 from hopfleet.domain.messages.decisions import RequestAnswered as RequestAnswered
 from hopfleet.domain.messages.decisions import RunHeld as RunHeld
+from hopfleet.domain.messages.decisions import RunStalled as RunStalled
 from hopfleet.domain.messages.decisions import SearchExtended as SearchExtended
 from hopfleet.domain.messages.decisions import TrialAdded as TrialAdded
 from hopfleet.domain.messages.decisions import TrialDeleted as TrialDeleted

@@ -216,6 +216,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("RunHeld", d.RunHeld, _plain("held")),
     ("WorkerRetired", d.WorkerRetired, _plain("worker")),
     ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple),)),
+    ("RunStalled", d.RunStalled, _plain("text", "overruled")),
     ("WishAnswered", d.RequestAnswered, _plain("number", "granted", "text")),
     ("RunUnit", c.RunUnit, (_unit(), *_RUN_UNIT)),
     (

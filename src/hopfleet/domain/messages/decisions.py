@@ -127,6 +127,14 @@ class PartitionsMissing:
 
 
 @dataclass(frozen=True, slots=True)
+class RunStalled:
+    """Work remained while nothing ran and nothing was coming: a bug, told once in a run. ``text`` is the state."""
+
+    text: str
+    overruled: bool  #: whether units start although the policy waits; otherwise none can start
+
+
+@dataclass(frozen=True, slots=True)
 class RequestAnswered:
     """The outcome of a request: what it did, or why it was refused."""
 
@@ -149,5 +157,6 @@ Decision = (
     | RunHeld
     | WorkerRetired
     | PartitionsMissing
+    | RunStalled
     | RequestAnswered
 )

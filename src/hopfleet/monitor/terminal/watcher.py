@@ -1,4 +1,4 @@
-"""Observers that add notes and warnings to a view: answers to requests, full disks, records, unused keys and NaN."""
+"""Observers that add notes and warnings to a view: on requests, full disks, records, stalls, unused keys and NaN."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hopfleet.domain.messages import (
     RecordLogged,
     RequestAnswered,
     RequestMade,
+    RunStalled,
     SaveDelayed,
     UnitFinished,
     VersionSaved,
@@ -16,12 +17,20 @@ from hopfleet.domain.objectives import warning_of_nan
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView
+from hopfleet.monitor.wording import stalled
 from hopfleet.phrases import listed
 
 
 def watchers(view: LiveView) -> list[Observer]:
     """Return all observers of this module, for one view."""
-    return [UnusedKeys(view), DiskNotes(view), RequestNotes(view), LoggedRecords(view), MissingNumbers(view)]
+    return [
+        UnusedKeys(view),
+        DiskNotes(view),
+        RequestNotes(view),
+        LoggedRecords(view),
+        Stalls(view),
+        MissingNumbers(view),
+    ]
 
 
 class UnusedKeys(Observer):
@@ -83,6 +92,17 @@ class LoggedRecords(Observer):
         if isinstance(message, RecordLogged) and message.text not in self._shown:
             self._shown.add(message.text)
             self._view.warn(f"{message.trial}: {message.text}")
+
+
+class Stalls(Observer):
+    """Warns that a run stalled, with its state, and says whether it continues."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+
+    def update(self, time: float, message: Message) -> None:
+        if isinstance(message, RunStalled):
+            self._view.warn(stalled(message))
 
 
 class MissingNumbers(Observer):

@@ -31,9 +31,9 @@ class Dispatcher(ABC):
         self._can_balance = installed()
         self._layouts = -1
         self._layout = Layout.EVERYWHERE
-        #: The starts of the last choice still to be made, and when they are valid: time, news, idle trials and workers.
+        #: The starts of the last choice still to be made, and when they are valid: ends of units, news, idle ones.
         self._starts: list[Start] = []
-        self._moment: tuple[float, int, set[int], set[int]] | None = None
+        self._moment: tuple[int, int, set[int], set[int]] | None = None
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         found = self._find_layout(schedule)
@@ -61,19 +61,18 @@ class Dispatcher(ABC):
         if state.expects_more:
             return None
         news, trials, workers = self._shop_view.news, state.idle_trials, state.idle_workers
-        if (state.now, news, trials, workers) != self._moment:
+        if (schedule.ends, news, trials, workers) != self._moment:
             self._starts = list(self._choose(state, rng))
-            self._moment = state.now, news, trials, workers
-        for start in self._starts:
-            trial, worker = start
-            if trial in state.able(worker):
-                assignment = self._shop_view.assignment(schedule, start)
-                if assignment is not None:
-                    self._starts.remove(start)
-                    self._moment = state.now, news, trials - {trial}, workers - {worker}
-                    return assignment
-        # Chosen starts wait for a model that is being saved; all other trials wait for a running unit.
-        if self._starts or state.runs:
+            self._moment = schedule.ends, news, trials, workers
+        possible = [(trial, worker) for trial, worker in self._starts if trial in state.able(worker)]
+        for trial, worker in possible:
+            assignment = self._shop_view.assignment(schedule, (trial, worker))
+            if assignment is not None:
+                self._starts.remove((trial, worker))
+                self._moment = schedule.ends, news, trials - {trial}, workers - {worker}
+                return assignment
+        # Possible starts wait for a model that is being saved; all other trials wait for a running unit.
+        if possible or state.runs:
             return None
         return longest_remaining(schedule, rng)
 
@@ -87,6 +86,6 @@ def _is_gathering(schedule: Schedule) -> bool:
 
     The wait ends with the first unit, in case a worker never joins.
     """
-    if schedule.measured or len(schedule.idle) == len(schedule.slots):
+    if schedule.measured or not any(slot.units for slot in schedule.slots.values()):
         return False
     return not all(schedule.replicas(partition) for partition in range(schedule.partitions))

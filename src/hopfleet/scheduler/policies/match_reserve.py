@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
-from hopfleet.scheduler.shop_state import ShopState, Start
+from hopfleet.scheduler.shop_state import LEAST, TICK, ShopState, Start
 
 CRITICAL = 0.5
 """A trial or worker is critical if its expected end is within this many mean units of the bound."""
@@ -38,7 +38,7 @@ def match_and_reserve(state: ShopState) -> Sequence[Start]:
     if not state.idle_trials or not workers:
         return ()
     trial_left, worker_left = state.trial_left, state.worker_left
-    most = max(max(trial_left), max(worker_left), 1e-300)
+    most = max(max(trial_left), max(worker_left), LEAST)
     able = {worker: state.able(worker) for worker in workers}
     waits = _reservations(state)
     edges: list[Edge] = []
@@ -97,7 +97,7 @@ class _Ends:
         critical = bound - CRITICAL * max(1e-9, 1 - state.noise / BLIND) * unit
         rivals = sum(end >= critical for end in trials) + sum(end >= critical for end in workers) - 1
         latest = now + PATIENCE * unit / (rivals * rivals) if rivals else math.inf
-        return cls(trials, workers, bound * (1 + 1e-12), critical, latest)
+        return cls(trials, workers, bound + TICK, critical, latest)
 
 
 def _for_trial(state: ShopState, ends: _Ends, trial: int, busy: int) -> list[Start]:

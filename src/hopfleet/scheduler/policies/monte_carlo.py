@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hopfleet.scheduler.dryrun import dry_run, lognormal
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
-from hopfleet.scheduler.shop_state import DispatchRule, ShopState, Start
+from hopfleet.scheduler.shop_state import LEAST, DispatchRule, ShopState, Start
 
 ROLLOUTS = 16
 """Rollouts per choice, unless rollouts are long."""
@@ -50,7 +50,7 @@ def _randomly(rng: random.Random, first: list[Start]) -> DispatchRule:
     def rule(state: ShopState) -> Sequence[Start]:
         starts: list[Start] = []
         pairs = [(trial, worker) for worker in sorted(state.idle_workers) for trial in sorted(state.able(worker))]
-        most = max(*state.trial_left, *state.worker_left, 1e-300)
+        most = max(*state.trial_left, *state.worker_left, LEAST)
         while pairs:
             weights = [((state.trial_left[t] + state.worker_left[w]) / most) ** 8 + 1e-9 for t, w in pairs]
             chosen = rng.choices(pairs, weights)[0]
