@@ -330,7 +330,7 @@ def test_every_message_is_applied_or_known_to_change_no_view() -> None:
     messages = {kind for union in (m.Event, m.Decision, m.Command) for kind in get_args(union)}
     ignored = {
         *(m.WorkerUnavailable, m.PartitionPlaced, m.PartitionUnavailable, m.UnitOverdue, m.SaveFailed),
-        *(m.RequestMade, m.RequestAnswered),
+        *(m.RequestMade, m.RequestAnswered, m.RunStalled),
         *(m.RecordLogged, m.TrialStopped, m.TrialPrioritised, m.SearchExtended, m.WorkerRetired),
         *(m.SaveVersion, m.CopyVersion, m.StopUnit, m.PlacePartition, m.AddWorkers, m.FormTeams, m.ReleaseWorker),
     }

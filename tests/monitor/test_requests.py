@@ -16,6 +16,7 @@ from hopfleet.domain.messages import (
     RequestAnswered,
     RequestMade,
     RunHeld,
+    RunStalled,
     RunStarted,
     RunUnit,
     TrialAdded,
@@ -171,13 +172,18 @@ def test_requests_are_notes_in_the_live_view() -> None:
         RequestAnswered(0, granted=True, text="from 2 to 1 workers"),
         WorkerJoined("w2"),
         WorkerLost("w2", RELEASED),
+        RunStalled("liveness: 1 trial", overruled=True),
+        RunStalled("liveness: 2 trials", overruled=False),
     ]
     for message in told:
         for observer in observers:
             observer.update(100.0, message)
+    bug = "warning: this is a bug of Hopfleet or of the policy, please report it: liveness: "
     assert stream.getvalue().splitlines() == [
         "ada@box: t0003 stops after what it is doing",
         "bob@box: pause refused: the experiment is paused already",
         "an earlier request: from 2 to 1 workers",
         "[     0s] worker w2 released",
+        f"{bug}1 trial; units start without the policy",
+        f"{bug}2 trials; nothing can start; interrupt and resume the run",
     ]
