@@ -65,7 +65,11 @@ class Batching:
 
     def steps_per_epoch(self, accumulate: int = 1) -> int:
         """Return the updates in an epoch, each made of ``accumulate`` batches or of those left at the end of a unit."""
-        return sum(-(-count // accumulate) for count in self.batches)
+        return sum(self.steps(accumulate))
+
+    def steps(self, accumulate: int = 1) -> list[int]:
+        """Return the updates of each partition."""
+        return [-(-count // accumulate) for count in self.batches]
 
     def total_steps(self, accumulate: int = 1) -> int:
         """Return the updates until the end of the planned epochs."""

@@ -23,13 +23,14 @@ import numpy as np
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.process_settings import Changes, ProcessSetting
 from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.frameworks.tracked_config import TrackedConfig as TrackedConfig
-from hopfleet.frameworks.views import StepCount, view_of
+from hopfleet.frameworks.views import StepCount, lacks_predict, view_of
 from hopfleet.support.files import copy_file
 
 Batch = dict[str, Any]
@@ -142,6 +143,10 @@ class Session(ABC):
     @abstractmethod
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         """Train one sub-epoch; ``last`` closes the epoch. Return values to record, e.g. the training loss."""
+
+    def logged(self) -> StepValues | None:
+        """Return the values of single steps that the last unit logged, once; None if there are none."""
+        return None
 
     def gradient_norm(self, batches: Batches) -> float | None:
         """Train on some batches, and return the norm of the gradients in the last update; None if it is unknown.
@@ -432,18 +437,13 @@ class Task(ABC):
         """Return a view of this task for a configuration, which may have a batch size of its own."""
         return self.planned(self.batching and self.batching.of(config))
 
+    def log(self, name: str, value: Any) -> None:
+        """Log a value of the step at hand: a number or a tensor of one element. In evaluations, nothing is logged."""
+        where = "values of single steps are logged by tasks of PyTorch; record a value of each epoch as a metric"
+        raise TaskError(f"self.log({name!r}, ...): {where}")
+
     def predict(self, model: Any, batch: Batch) -> Any:
         """Return a trained model's predictions for a batch of numpy arrays: an array with a row for each, or a dict."""
         if hasattr(model, "predict") and "x" in batch:
             return model.predict(batch["x"])
         raise TaskError(lacks_predict(self))
-
-
-def lacks_predict(task: Task) -> str:
-    """Say what a task needs for predictions."""
-    name = type(task).__name__
-    return (
-        f"{name} has no predict hook: add one, which sees rows without labels, too, e.g. def predict(self, model, "
-        "batch): return model(torch.as_tensor(batch['x'])).softmax(1); a trained model needs no new training: pass "
-        f"task={name}() of the new code"
-    )

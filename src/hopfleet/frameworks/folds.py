@@ -22,9 +22,11 @@ import numpy as np
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, add
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError, TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
+from hopfleet.frameworks.step_log import averaged
 from hopfleet.frameworks.wrapped import WrappedFramework, WrappedTask
 from hopfleet.support.files import create_folder, open_plain, overwrite, temporary_folder
 
@@ -185,6 +187,9 @@ class FoldedSession(Session):
             sums.append(result)
             self._units[number] = 0 if ends else self._units[number] + 1
         return add(sums)
+
+    def logged(self) -> StepValues | None:
+        return averaged([session.logged() for session in self._sessions])
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         return self._sessions[self._fold].evaluate(batches, seed=seed)

@@ -66,3 +66,13 @@ def call_model_fn(model_fn: Callable[..., Any], config: Config, task: CountsStep
     except (TypeError, ValueError):  # a built-in function
         wants = False
     return model_fn(config, task=task) if wants else model_fn(config)
+
+
+def lacks_predict(task: object) -> str:
+    """Say what a task needs for predictions."""
+    name = type(task).__name__
+    return (
+        f"{name} has no predict hook: add one, which sees rows without labels, too, e.g. def predict(self, model, "
+        "batch): return model(torch.as_tensor(batch['x'])).softmax(1); a trained model needs no new training: pass "
+        f"task={name}() of the new code"
+    )

@@ -49,6 +49,7 @@ from hopfleet.monitor.records import EpochRow as EpochRow
 from hopfleet.monitor.records import Span as Span
 from hopfleet.monitor.records import TrialHistory as TrialHistory
 from hopfleet.monitor.records import WorkerView as WorkerView
+from hopfleet.monitor.steps import Curves, LoggedSteps
 from hopfleet.phrases import listed
 
 Mode = Literal["min", "max"]
@@ -88,6 +89,7 @@ class History(Observer):
         self.spans: list[Span] = []  #: in the order in which they ended
         self.gaps: list[tuple[float, float]] = []  #: from the last message of a run to the start of the next
         self.runs = 0
+        self.definition: Mapping[str, Any] = {}  #: of the experiment; empty if no run has told it
         self.hops = 0
         self.started: float | None = None
         self.updated: float | None = None
@@ -155,6 +157,7 @@ class History(Observer):
         self.trials[message.trial] = TrialHistory(
             *(message.trial, message.number, message.config, message.seed, message.epochs),
             *(message.origin, message.parent, message.visits, len(message.visits) // self.partitions),
+            logged=LoggedSteps(message.visits),
         )
 
     def _end_trial(self, time: float, message: TrialEnded) -> None:
@@ -184,6 +187,7 @@ class History(Observer):
             if self.runs:
                 self.gaps.append((self.updated, time))
         self.runs += 1
+        self.definition = message.definition or self.definition
         self.finished = None
         if self.held and self.updated is not None:
             self._release(self.updated)
@@ -239,6 +243,7 @@ class History(Observer):
         self.trained += 1
         trial = self._trial(message.trial)
         trial.units.append(span)
+        trial.logged.add(message.version, message.unit.partition, message.logged)
         self.workers[message.worker].units += 1
         if trial.state is TrialState.PENDING:
             trial.state = TrialState.RUNNING
@@ -262,6 +267,7 @@ class History(Observer):
             span.undone = True
             self.workers[span.worker].units -= 1
         del trial.units[own:]
+        trial.logged.roll_back(message.version)
 
     def _end_epoch(self, time: float, message: EpochEnded) -> None:
         trial, metrics = self._trial(message.trial), message.metrics
@@ -369,6 +375,14 @@ class History(Observer):
     def metric_names(self) -> list[str]:
         """Return the experiment's metrics, then all others in the order of their first appearance."""
         return list(self._metric_names)
+
+    def logged(self, trial: TrialHistory) -> Curves:
+        """Return the values of single steps that a trial logged, by name, with their steps."""
+        return trial.logged.curves(self.definition, trial.config)
+
+    def logged_names(self) -> list[str]:
+        """Return the names of all values of single steps, in alphabetical order."""
+        return sorted(set[str]().union(*(trial.logged.names for trial in self.trials.values())))
 
     def reported(self, metric: str | None) -> str:
         """Return ``metric``, by default the experiment's. Raise UsageError if no trial reports it."""

@@ -12,6 +12,7 @@ from typing import overload
 from hopfleet.domain.messages import VersionSaved
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.monitor.steps import LoggedSteps
 
 
 @dataclass(slots=True)
@@ -125,6 +126,7 @@ class TrialHistory:
     traceback: str = ""
     units: list[Span] = field(default_factory=list)  #: units that count, in order, without those inherited
     saved: dict[int, VersionSaved] = field(default_factory=dict)  #: durable versions that still exist
+    logged: LoggedSteps = field(default_factory=LoggedSteps)  #: values of single steps
 
     @property
     def units_done(self) -> int:

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from hopfleet.data import Dataset
 from hopfleet.errors import UsageError
-from hopfleet.frameworks.base import Task, lacks_predict
+from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.views import lacks_predict
 from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import naming_differences, open_data, recipe_of
 from hopfleet.runs.exporting import joined_model

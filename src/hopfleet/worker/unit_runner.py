@@ -175,7 +175,8 @@ class UnitRunner:
         visited = None if placement.shape == SINGLE else placement
         moved = hopped and command.unit.trains
         where, times = (self._worker, command.unit, command.attempt, version), (started, clock.now())
-        self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent, visited, whole))
+        logged = session.logged() if command.unit.trains else None
+        self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent, visited, whole, logged))
 
     def _warn_of_nan(self, command: RunUnit, sums: dict[str, RowSum]) -> None:
         """Write to the trial's log that a metric is NaN, once per trial and worker; report the reason, if known."""

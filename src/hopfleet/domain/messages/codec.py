@@ -18,6 +18,7 @@ from hopfleet.domain.messages import decisions as d
 from hopfleet.domain.messages import events as e
 from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
@@ -143,6 +144,19 @@ def _read_team(body: Mapping[str, Any]) -> Placement:
     return Placement(tuple(devices), strategy)
 
 
+def _write_logged(values: StepValues | None, body: Body) -> None:
+    """Write the values of single steps, if there are any: for each name, its steps and its values."""
+    if values is not None:
+        columns = {name: [list(steps), list(numbers)] for name, (steps, numbers) in values.columns.items()}
+        body["logged"] = {"batches_per_step": values.batches_per_step, "columns": columns}
+
+
+def _read_logged(body: Mapping[str, Any]) -> StepValues:
+    logged = body["logged"]
+    columns = {name: (tuple(steps), tuple(numbers)) for name, (steps, numbers) in logged["columns"].items()}
+    return StepValues(columns, logged["batches_per_step"])
+
+
 _SUMS = _coded("sums", _encode_sums, _decode_sums)
 _PARTITIONS = _coded(
     "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
@@ -160,6 +174,7 @@ _FINISHED = (
     _Part("absent", _write_absent, lambda body: tuple(body["absent"])),
     _Part("placement", _write_team, _read_team),
     _if_any("whole"),
+    _Part("logged", _write_logged, _read_logged),
 )
 
 _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (

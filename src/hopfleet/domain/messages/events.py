@@ -11,6 +11,7 @@ from typing import Any
 
 from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 
@@ -88,6 +89,7 @@ class UnitFinished:
     absent: tuple[str, ...] = ()  #: keys that the task asked for, with a default, and the configuration does not have
     placement: Placement | None = None  #: the devices and the strategy; None for the whole model on one device
     whole: bool = False  #: an evaluation of all validation partitions, because a metric needs their rows at once
+    logged: StepValues | None = None  #: values of single steps; None if the unit logged nothing
 
     @property
     def trial(self) -> str:

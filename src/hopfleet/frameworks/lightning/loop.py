@@ -15,6 +15,7 @@ from hopfleet.frameworks.lightning.metrics import fresh, is_metric, state_of
 from hopfleet.frameworks.lightning.optimizers import Configured
 from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute, takes_number
 from hopfleet.frameworks.paced import Paced
+from hopfleet.frameworks.torch.step_log import put
 from hopfleet.frameworks.torch.trial import LiveTrial
 from hopfleet.phrases import listed
 
@@ -195,6 +196,8 @@ class Loop:
             if value is None:
                 raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
         self._values[name] = self.callback_metrics[name] = value.detach() if torch.is_tensor(value) else value
+        if self.training and _on_step(*arguments, **options):
+            put(self._live.log, name, value)
 
     def taken(self) -> dict[str, Any]:
         """Return the values that were logged since the last call."""
@@ -235,7 +238,10 @@ class Loop:
         """Tell of the end of the last batch, whose update is made by now."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
+            log = self._live.log
+            at_hand, log.batch = log.batch, pending[-1]
             self._call("on_train_batch_end", *pending)
+            log.batch = at_hand
 
     def end_unit(self, rows: int, *, last: bool) -> Logged:
         """End the unit, and the epoch if it is the last; return the values that were logged."""
@@ -314,6 +320,11 @@ class Deaf(Loop):
 
     def note_batch(self, outputs: Any, batch: Any, number: int, rows: int) -> None:
         return
+
+
+def _on_step(prog_bar: bool = False, logger: Any = None, on_step: bool | None = None, *_: Any, **__: Any) -> bool:
+    """Whether the arguments of ``self.log`` after the value ask for the value of each step."""
+    return bool(on_step)
 
 
 def package_of(module: Any) -> str:

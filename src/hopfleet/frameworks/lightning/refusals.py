@@ -52,7 +52,7 @@ CALLBACKS: Mapping[str, str] = {
     "EMAWeightAveraging": "set ema in the task, e.g. ema = 0.999",
     "GradientAccumulationScheduler": "set accumulate in the task",
     "LearningRateFinder": "add the learning rate to the space",
-    "LearningRateMonitor": "log the rate with self.log in training_step",
+    "LearningRateMonitor": "set log_lr = True in the task",
     "ModelCheckpoint": "every version that may be needed is saved; results.best.model() is the best",
     "ModelSummary": "print(results.best.model())",
     "RichModelSummary": "print(results.best.model())",

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Tree
-from hopfleet.frameworks.torch import built, checkpoint, randomness, repeatable
+from hopfleet.frameworks.step_log import StepLog, mentions_log
+from hopfleet.frameworks.torch import built, checkpoint, randomness, repeatable, step_log
 from hopfleet.frameworks.torch._operations import repeatable_attention
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
@@ -96,6 +98,8 @@ class TorchSession(Session):
         self.threads = threads
         self.cache = EngineCache() if cache is None else cache
         self.counters = {"units": 0, "epochs": 0}
+        self.log = StepLog()
+        self._logged: StepValues | None = None
         self.random = randomness.seeded(seed)
         context = TrialContext(self.config, live=self)
         self.hooks = task.for_trial(context)
@@ -189,8 +193,9 @@ class TorchSession(Session):
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()
+        self.begin_log()
         with self._environment():
-            result = self.hooks.train(self.callable, batches, self.config)
+            result = self.hooks.train(self.callable, step_log.CountedBatches(batches, self), self.config)
             found = None if result is None else check_metrics("train", result)
             return self.end_unit(found, batches.rows, last=last)
 
@@ -215,7 +220,26 @@ class TorchSession(Session):
                 scheduler.step()
         self.counters["units"] += 1
         self.counters["epochs"] += last
+        self._logged = self.log.take(step_log.read)
         return {f"train_{name}": value for name, value in summed([(result or {}, rows)]).items()}
+
+    def begin_log(self) -> None:
+        """Let values that are logged from now on be those of a new unit."""
+        self._logged = None
+        self.log.start(self.hooks.batches_per_step)
+
+    def logged(self) -> StepValues | None:
+        logged, self._logged = self._logged, None
+        return logged
+
+    @functools.cached_property
+    def _mentions_log(self) -> bool:
+        return "log" not in vars(self.task) and mentions_log(type(self.task))
+
+    @property
+    def logs(self) -> bool:
+        """Whether the trial's code logs values of single steps, or might."""
+        return self.log.used or self._mentions_log
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         self.model.eval()

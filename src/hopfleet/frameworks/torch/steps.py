@@ -16,6 +16,7 @@ from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.step_log import note_rates
 from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
 from hopfleet.frameworks.whole_set import collected
 from hopfleet.phrases import shown
@@ -39,11 +40,14 @@ class Steps:
         self.replay: Callable[[Steps], Metrics | None] | None = None
         #: Whether the schedule has yet to step for the last batch, whose gradients wait for an update.
         self._schedule_waits = False
+        #: Batches for which the schedules have stepped, and the last one whose learning rates were logged.
+        self._scheduled, self._rated = 0, -1
         self._small = is_small(trial.model)
 
     def __call__(self, batch: Batch) -> None:
         """Train on a batch and note its loss."""
         self.begin()
+        self._begin_log()
         self.note(self.take(batch), rows_of(batch))
         if not self.waiting and not self._small:
             # Free the gradients now: the next step makes new ones, and other work may need the memory until then.
@@ -83,11 +87,13 @@ class Steps:
 
     def all_but_update(self, batch: Batch) -> None:
         """Train on a batch up to its gradients. The caller makes the update and clears the gradients."""
+        self._begin_log()
         self.note({"loss": self._backward(batch, clear=False)}, rows_of(batch))
         self.waiting = 0
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Note and return the loss of a batch. The caller makes the backward pass and the update."""
+        self._begin_log()
         loss = self._loss(batch)
         self.note({"loss": loss.detach()}, rows_of(batch))
         return loss
@@ -162,12 +168,30 @@ class Steps:
 
     def step_schedule(self) -> None:
         """Step the schedules, if the task steps them after each batch."""
-        if self._trial.hooks.lr_step == "batch":
+        if self._trial.hooks.lr_step == "batch" and self._trial.schedulers:
+            if self._scheduled > self._rated:  # a replayed step
+                self._note_rates(self._scheduled)
+            self._trial.log.batch = self._scheduled
             for scheduler in by_time(self._trial.schedulers):
                 scheduler.step()
+            self._trial.log.batch = None
+            self._scheduled += 1
+
+    def _begin_log(self) -> None:
+        """Let values that are logged until the loss is noted be those of the next batch. Trial steps log nothing."""
+        self._trial.log.batch = len(self._rows)
+
+    def _note_rates(self, batch: int) -> None:
+        """Log the learning rates of a batch, if the task asks for that."""
+        if self._trial.hooks.log_lr:
+            self._rated = batch
+            note_rates(self._trial, batch)
 
     def note(self, values: Metrics, *rows: int) -> None:
         """Note the losses of some batches and the rows of each."""
+        if (batch := self._trial.log.batch) is not None:
+            self._note_rates(batch)
+            self._trial.log.batch = None
         self._losses.append(values["loss"].reshape(-1))
         self._rows += rows
 
@@ -177,6 +201,10 @@ class Steps:
             self.update()
         if self._schedule_waits:
             self.step_schedule()
+        if self._rated < (last := len(self._rows) - 1):
+            # Replayed steps without a schedule of their own: the rates are those of the whole unit.
+            self._note_rates(self._rated + 1)
+            self._note_rates(last)
         return {"loss": self._mean_loss()}
 
     def _mean_loss(self) -> RowSum:

@@ -18,6 +18,7 @@ except ImportError as error:
 
 from hopfleet.frameworks.torch._compat import COMPILER_MODULE
 from hopfleet.frameworks.torch.framework import TorchFramework
+from hopfleet.frameworks.torch.step_log import put
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part, TrialContext
 from hopfleet.frameworks.views import call_model_fn
@@ -60,6 +61,8 @@ class TorchTask(Task):
 
     #: Step the LR scheduler after each "epoch" or after each "batch".
     lr_step: str = "epoch"
+    #: Log the learning rate of each step as ``lr``, or as ``lr_0``, ``lr_1`` and so on if there are several.
+    log_lr: bool = False
 
     # Each of these options may be a property that reads self.config. They apply to the default training loop only.
     #: "float32", or "bf16" or "fp16" to compute losses and metrics in that type where it is safe (autocast). With
@@ -116,6 +119,12 @@ class TorchTask(Task):
         for batch in batches:
             steps(batch)
         return steps.result()
+
+    def log(self, name: str, value: Part) -> None:
+        live = at_hand(self).live
+        if live is None:
+            raise TaskError(f"self.log({name!r}, ...): must be called while a trial trains, got a task without a trial")
+        put(live.log, name, value)
 
     def blocks(self, model: Model) -> Sequence[Part] | None:
         """Return the parts of the model that strategies shard, cut or spill one by one, in their order.

@@ -17,6 +17,7 @@ from hopfleet.domain.batching import Batching
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Batch, Batches, EngineCache
 from hopfleet.frameworks.state.tree import Tree
+from hopfleet.frameworks.step_log import StepLog
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
 from hopfleet.frameworks.torch.shared import SharedTensor
@@ -38,6 +39,7 @@ class Hooks(Protocol):
     """A task as one trial sees it: ``self`` in the user's methods."""
 
     lr_step: str
+    log_lr: bool
     config: Config
     #: The steps of a schedule that steps with batches, or with updates.
     steps_per_epoch: int
@@ -48,6 +50,8 @@ class Hooks(Protocol):
 
     @property
     def batching(self) -> Batching | None: ...
+    @property
+    def batches_per_step(self) -> int: ...
     def parts(self, config: Config) -> object: ...
     def loss(self, model: Model, batch: Batch) -> torch.Tensor: ...
     def metrics(self, model: Model, batch: Batch) -> Metrics: ...
@@ -74,6 +78,8 @@ class LiveTrial(Protocol):
     shared: list[SharedTensor]
     random: Streams
     counters: dict[str, int]
+    #: The values of single steps that the unit at hand has logged.
+    log: StepLog
 
     def extra_state(self) -> Tree:
         """Return what else a version stores; None if there is nothing."""

@@ -20,6 +20,7 @@ from hopfleet.frameworks.torch.capturable import CapturableUpdate, upload
 from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache, Pool
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.step_log import REASON
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
 from hopfleet.frameworks.whole_set import WholeSet
@@ -143,6 +144,8 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     work, waits = member.work.take, [0]
     size: object = None
     if isinstance(member.work, Steps):
+        if session.logs:
+            raise Refused(REASON)
         size = dict.get(session.config, "batch_size")  # trials with batches of other sizes may step at the same time
         batches = session.options.accumulate
         waits = sorted({0, min(1, batches - 1), batches - 1})
@@ -161,6 +164,8 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
         if isinstance(member.work, Steps):
             member.work.waiting = waiting
         graphs.append(captured_graph(session, generator, lambda: work(dict(inputs)), values, pool))
+    if isinstance(member.work, Steps) and session.logs:  # it was not seen before the loss was called
+        raise Refused(REASON)
     needed = [] if isinstance(member.work, Measures) or (whole and len(waits) == 1) else session.model.parameters()
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in needed if w.grad is not None]
     place = None if pool is None else next(pool.places)

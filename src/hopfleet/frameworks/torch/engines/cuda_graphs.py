@@ -262,7 +262,7 @@ class CudaGraphs(Interleaved):
         """Reuse captures of earlier units that are still valid."""
         found: dict[Member, Capture] = {}
         for member in members:
-            if isinstance(member.work, Steps) and member.work.waiting:
+            if isinstance(member.work, Steps) and (member.work.waiting or member.session.logs):
                 continue
             capture = member.session.kept.get(type(member.work), {}).get(self._key)
             if capture is not None and capture.footing == footing(member, self._key, whole=capture.whole):

@@ -182,6 +182,7 @@ class Interleaved(Flotilla):
         ]
         for session in self.sessions:
             session.model.train()
+            session.begin_log()
         yield from self._run(members, batches)
         yield  # what closes the unit may draw random numbers: first, all parts of a flotilla check theirs
         for member, step, over in zip(members, steps, last, strict=True):

@@ -80,7 +80,7 @@ def _fits(member: Member) -> bool:
         return False
     if not options.capture or options.accumulate > 1 or session.scaler is not None or session.callable is not model:
         return False
-    if session.large or _compat.convolves(model):
+    if session.logs or session.large or _compat.convolves(model):
         return False
     if any(_compat.has_hooks(module) or _keeps_state(module) for module in model.modules()):
         return False

@@ -37,6 +37,12 @@ from hopfleet.support.files import create_folder, overwrite, temporary_folder
 TOLERANCE = 1e-3
 """Relative difference up to which the loss of a batch counts as the mean of the losses of its shares."""
 
+APART = (
+    "each of several devices sees a part of every batch, so no device knows the value; use parallelism='single', or "
+    "return the value from metrics()"
+)
+"""Why a trial on several devices logs no values of its own."""
+
 
 class CheckedTrials(set[tuple[int, str]]):
     """The trials, by seed and strategy, whose loss is known to be a mean over rows: a part of the engine cache."""
@@ -76,6 +82,8 @@ class TeamSession(TorchSession):
         self._built_on = torch.device("cpu") if self.strategy.on_host else self.team.device
         super().__init__(task, config, seed=self._seed, device=str(self._built_on), threads=threads, cache=cache)
         self.device = self.team.device
+        if self.team.size > 1:
+            self.log.refusal = APART
         self.strategy.check(self)
 
     def activate(self) -> None:
@@ -109,6 +117,7 @@ class TeamSession(TorchSession):
     def _train(self, shares: Iterator[Share], *, last: bool) -> dict[str, RowSum]:
         self.activate()
         self.model.train()
+        self.begin_log()
         rows = 0
         with self._team.together(), self._environment():
             steps = self.strategy.steps(self)

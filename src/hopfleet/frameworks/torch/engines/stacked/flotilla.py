@@ -31,6 +31,7 @@ from hopfleet.frameworks.torch.engines.stacked.stack import Stack, StackCapture
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.engines.stacked.widths import Alike, together
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.step_log import REASON
 from hopfleet.frameworks.torch.steps import rows_of
 
 FEW = 4
@@ -145,6 +146,8 @@ class Stacked(Interleaved):
         stack = _kept(sessions) or Stack(sessions)
         stack.read_settings()
         unlike = stack.try_out(batch)
+        if any(session.logs for session in sessions):  # it was not seen before the loss was called
+            raise Unstackable(REASON)
         if not unlike:
             return stack
         self._stack_cache.tell(

@@ -10,6 +10,7 @@ from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.alike import traits
 from hopfleet.frameworks.torch.engines.stacked.updates import ALIKE, UPDATES, state_names
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.step_log import REASON
 
 LARGE = 1 << 22
 """Bytes. On a CPU, a model with more weights than this is not stacked: it has little overhead to share, and the
@@ -25,6 +26,8 @@ def kind_of(session: TorchSession) -> Hashable:
     if len(session.optimizers) != 1 or type(session.optimizers[0]) not in UPDATES:
         names = [type(one).__name__ for one in session.optimizers] or ["none"]
         raise Unstackable(f"the optimizer is {', '.join(names)}")
+    if session.logs:
+        raise Unstackable(REASON)
     if session.scaler is not None:
         raise Unstackable("a gradient scaler reads values")
     if not session.options.plain_but_clipped:
