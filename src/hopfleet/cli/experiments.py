@@ -195,6 +195,7 @@ def _trial_json(results: Results, trial: TrialResult, *, brief: bool = False) ->
         "reason": results.history.trials[trial.id].reason or None,
         "seed": trial.seed,
         "history": trial.history,
+        "logged": trial.logged,
         "visits": trial.visits,
         "checkpoint": checkpoint_path(trial),
         "log": trial.log(),
@@ -266,6 +267,7 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
             ("seed", trial.seed),
             *([("from", f"{record.parent}, {_how(trial)}")] if record.parent else []),
             ("checkpoint", checkpoint_path(trial) or "none"),
+            *((f"{name} by step", _last(points)) for name, points in trial.logged.items()),
             *([("why it ended", record.reason)] if record.reason else []),
         ]
     )
@@ -285,6 +287,12 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
 
 def _shortened(line: str) -> str:
     return line if len(line) <= LOG_WIDTH else f"{line[:LOG_WIDTH]}... ({len(line):,} characters)"
+
+
+def _last(points: list[tuple[int, float]]) -> str:
+    from hopfleet.monitor.wording import number, plural
+
+    return f"{number(points[-1][1])} in step {points[-1][0]:,}, {plural(len(points), 'value')} logged"
 
 
 def _how(trial: TrialResult) -> str:
@@ -349,6 +357,7 @@ def export(
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write CSV; - means standard output.")] = None,
     parquet: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write Parquet.")] = None,
     epochs: Annotated[bool, typer.Option("--epochs", help="Write one row per trial and epoch.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="Write one row per value that a step logged.")] = False,
 ) -> None:
     """Write the table of trials to a file.
 
@@ -359,10 +368,12 @@ def export(
     """
     if csv is None and parquet is None:
         raise UsageError("no file given; use --csv FILE (- means standard output) or --parquet FILE")
-    from hopfleet.monitor.frame import dataframe, epochs_frame
+    if epochs and steps:
+        raise UsageError("--epochs --steps: give one of them")
+    from hopfleet.monitor.frame import dataframe, epochs_frame, steps_frame
 
     results = _load(name)
-    frame = epochs_frame(results.history) if epochs else dataframe(results.history)
+    frame = (epochs_frame if epochs else steps_frame if steps else dataframe)(results.history)
     if csv == "-" and sys.stdout.isatty():
         echo(frame.to_csv(index=False).rstrip("\n"))
     elif csv == "-":

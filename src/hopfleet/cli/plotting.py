@@ -13,7 +13,7 @@ from hopfleet.cli.render import facts, print_json
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import find_run
 
-KINDS = "curves (the default), gantt, parallel, importance, rungs, lineage or pareto."
+KINDS = "curves (the default), steps, gantt, parallel, importance, rungs, lineage or pareto."
 
 
 def plot(
@@ -39,7 +39,7 @@ def plot(
         list[str] | None,
         typer.Option(
             metavar="NAME[:MODE]",
-            help="The metric; for pareto two or three, e.g. latency:min.",
+            help="The metric, or for steps the name; for pareto two or three, e.g. latency:min.",
         ),
     ] = None,
     epoch: Annotated[

@@ -72,6 +72,18 @@ def epochs_frame(history: History) -> DataFrame:
     return frame
 
 
+def steps_frame(history: History) -> DataFrame:
+    """Return one row per trial, logged name and step, with the value."""
+    rows = [
+        {"trial": trial.id, "name": name, "step": step, "value": value}
+        for trial in _in_order(history)
+        for name, points in history.logged(trial).items()
+        for step, value in zip(*points, strict=True)
+    ]
+    frame: DataFrame = _pandas().DataFrame(rows, columns=["trial", "name", "step", "value"])
+    return frame
+
+
 def _pandas() -> Any:
     """Import pandas, or raise MissingExtra."""
     try:

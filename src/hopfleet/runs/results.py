@@ -131,12 +131,19 @@ class Results(Signposted):
 
         return dataframe(self.history)
 
+    def steps(self) -> Any:
+        """Return a pandas DataFrame with one row per trial, name and step of the values that ``self.log`` recorded."""
+        from hopfleet.monitor.frame import steps_frame
+
+        return steps_frame(self.history)
+
     def plot(self, kind: str = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Draw a chart into ``path``, or into plots/KIND.png in the run folder, and return the matplotlib figure.
 
         A notebook displays the figure if it is the value of a cell; in a script, its ``show()`` opens a window.
-        Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". The options depend on
-        the kind: ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
+        Kinds are "curves", "steps", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". The options
+        depend on the kind: ``metric`` for curves, steps and importance, ``epoch`` for importance, ``metrics`` and
+        ``modes`` for pareto.
         """
         from hopfleet.monitor.charts.charts import draw_chart
 

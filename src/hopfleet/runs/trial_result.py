@@ -87,6 +87,12 @@ class TrialResult(Signposted):
         return [{"epoch": row.epoch, **row.metrics} for row in self._trial.epochs_done]
 
     @property
+    def logged(self) -> dict[str, list[tuple[int, float]]]:
+        """The values that ``self.log`` recorded, by name: steps, counted from the trial's beginning, and values."""
+        curves = self._results.history.logged(self._trial)
+        return {name: list(zip(*points, strict=True)) for name, points in curves.items()}
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the best epoch."""
         return Metrics(self._trial.best.metrics if self._trial.best is not None else {})

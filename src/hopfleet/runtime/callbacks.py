@@ -18,10 +18,12 @@ from hopfleet.domain.messages import (
     EpochEnded,
     Finish,
     Message,
+    RunStarted,
     RunUnit,
     TrialAdded,
     TrialEnded,
     TrialResumed,
+    TrialRolledBack,
     UnitFailed,
     UnitFinished,
     UnitStopped,
@@ -29,6 +31,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.errors import UsageError, describe
 from hopfleet.monitor.observer import Observer
+from hopfleet.monitor.steps import Curves, LoggedSteps
 from hopfleet.phrases import did_you_mean, listed, shown
 from hopfleet.support import registry
 from hopfleet.support.logging import messages
@@ -115,6 +118,12 @@ class Callback:
     def on_epoch_end(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float]) -> None:
         """React to the end of an epoch, once: the trial has visited all partitions and was evaluated."""
 
+    def on_steps_logged(self, trial: TrialInfo, epoch: int, curves: Curves) -> None:
+        """React to the values of single steps that an epoch logged, once, before its ``on_epoch_end``.
+
+        ``curves`` has for each name a list of steps, counted from the beginning of the trial, and a list of values.
+        """
+
     def on_unit_end(self, trial: TrialInfo, unit: UnitInfo) -> None:
         """React to the end of a unit, also of a unit that failed."""
 
@@ -124,7 +133,7 @@ class Callback:
 
 HOOKS = (
     *("on_experiment_begin", "on_experiment_end", "on_trial_start", "on_trial_complete", "on_trial_error"),
-    *("on_epoch_end", "on_unit_end", "on_hop"),
+    *("on_epoch_end", "on_steps_logged", "on_unit_end", "on_hop"),
 )
 
 
@@ -169,8 +178,13 @@ class CallbackObserver(Observer):
         self._started: set[str] = set()
         self._epochs: dict[str, int] = {}  #: the last epoch reported of each trial
         self._workers: dict[str, str] = {}  #: the worker that trained each trial last
+        self._definition: Mapping[str, Any] = {}
+        self._logged: dict[str, LoggedSteps] = {}  #: values of single steps; empty if no callback wants them
+        self._told: dict[str, int] = {}  #: the version up to which values of single steps were reported
         self._handlers: Mapping[type[Any], Callable[[Any], None]] = {
+            RunStarted: self._start_run,
             TrialAdded: self._add,
+            TrialRolledBack: self._roll_back,
             TrialResumed: self._resume,
             RunUnit: self._start,
             UnitFinished: self._finish_unit,
@@ -222,11 +236,20 @@ class CallbackObserver(Observer):
 
     # ------------------------------------------------------------------------------------------------ messages
 
+    def _start_run(self, message: RunStarted) -> None:
+        self._definition = message.definition or self._definition
+
+    def _roll_back(self, message: TrialRolledBack) -> None:
+        if message.trial in self._logged:
+            self._logged[message.trial].roll_back(message.version)
+
     def _add(self, message: TrialAdded) -> None:
         self._trials[message.trial] = TrialInfo(
             *(message.trial, message.number, copy.deepcopy(message.config), message.epochs),
             *(message.origin, message.parent),
         )
+        if self._hooks["on_steps_logged"]:
+            self._logged[message.trial] = LoggedSteps(message.visits)
         if message.visits:  # the model comes from the parent's last worker
             self._workers[message.trial] = self._workers.get(message.parent, "")
 
@@ -243,6 +266,8 @@ class CallbackObserver(Observer):
         if unit.trains:
             source = self._workers.get(message.trial, "")
             self._workers[message.trial] = message.worker
+            if message.trial in self._logged:
+                self._logged[message.trial].add(message.version, unit.partition, message.logged)
             if message.hopped and self._hooks["on_hop"]:
                 self._call("on_hop", trial, HopInfo(unit.epoch, unit.partition, source, message.worker))
         self._end_unit(message)
@@ -262,7 +287,16 @@ class CallbackObserver(Observer):
     def _end_epoch(self, message: EpochEnded) -> None:
         if message.epoch > self._epochs.get(message.trial, 0):  # an epoch that was rolled back ends again
             self._epochs[message.trial] = message.epoch
+            self._tell_of_steps(message)
             self._call("on_epoch_end", self._trials[message.trial], message.epoch, dict(message.metrics))
+
+    def _tell_of_steps(self, message: EpochEnded) -> None:
+        if message.trial in self._logged:
+            trial, told = self._trials[message.trial], self._told.get(message.trial, 0)
+            self._told[message.trial] = message.version
+            curves = self._logged[message.trial].curves(self._definition, trial.config, told, message.version)
+            if curves:
+                self._call("on_steps_logged", trial, message.epoch, curves)
 
     def _end_trial(self, message: TrialEnded) -> None:
         hook = "on_trial_error" if message.state is TrialState.FAILED else "on_trial_complete"

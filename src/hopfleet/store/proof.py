@@ -37,7 +37,7 @@ LOCK_BYTES = 64
 
 _FILES = (
     *(LOCK, MARKER, DEFINITION, JOURNAL, "prediction.json", "profile.json", "trial_runs.json", "workers.json"),
-    *("replays.json", "recovered.json", "notes.json", "metrics.csv", "metrics.jsonl", "mlflow.db"),
+    *("replays.json", "recovered.json", "notes.json", "metrics.csv", "metrics.steps.csv", "metrics.jsonl", "mlflow.db"),
 )
 _FOLDERS = (
     *("checkpoints", "best", "trials", "logs", "data", "plots", "tests", "tensorboard", "wandb", "mlflow"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopfleet.errors import describe
+from hopfleet.monitor.steps import Curves
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, ExperimentInfo, TrialInfo
 from hopfleet.store.folder import RunFolder
@@ -21,6 +22,9 @@ from hopfleet.support.logging import messages
 
 MOST_WAITING = 100_000
 """Jobs that may wait for the thread; further ones are dropped, with one warning."""
+
+STEPS = "step/"
+"""How trackers name values of single steps: a metric of epochs may have the same name."""
 
 END_SECONDS = 30.0
 """Seconds for which the end of a run waits for its tracker."""
@@ -51,6 +55,9 @@ class Tracker(Callback):
     def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
         """Write the metrics of an epoch. ``time`` is in seconds since 1970."""
 
+    def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+        """Write the values of single steps that an epoch logged: for each name, steps and values."""
+
     def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
         """Write that a trial has ended: ``completed``, ``stopped`` or ``failed``."""
 
@@ -72,6 +79,9 @@ class Tracker(Callback):
 
     def on_epoch_end(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float]) -> None:
         self._add(self._epoch, trial, epoch, metrics, now())
+
+    def on_steps_logged(self, trial: TrialInfo, epoch: int, curves: Curves) -> None:
+        self._add(self._steps, trial, epoch, curves, now())
 
     def on_trial_complete(self, trial: TrialInfo, reason: str) -> None:
         self._add(self.write_trial_end, trial, "stopped" if reason else "completed", reason)
@@ -116,6 +126,11 @@ class Tracker(Callback):
             self._seen[trial.id] = 0
             self.write_trial(trial)
 
+    def _steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+        self._start(trial)
+        if curves and epoch > self._seen[trial.id]:
+            self.write_steps(trial, epoch, curves, time)
+
     def _epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
         self._start(trial)
         if epoch > self._seen[trial.id]:
@@ -124,9 +139,14 @@ class Tracker(Callback):
 
     def _recall(self, experiment: ExperimentInfo) -> None:
         """Write what the journal has. Epochs that end meanwhile come again as calls, and are then known."""
-        for trial in Results(RunFolder(experiment.folder)).history.trials.values():
+        history = Results(RunFolder(experiment.folder)).history
+        for trial in history.trials.values():
+            told = 0
             info = TrialInfo(trial.id, trial.number, trial.config, trial.epochs, trial.origin, trial.parent)
             for row in sorted(trial.epochs_done, key=lambda row: row.epoch):
+                curves = trial.logged.curves(history.definition, trial.config, told, row.version)
+                told = row.version
+                self._steps(info, row.epoch, curves, row.time)
                 self._epoch(info, row.epoch, row.metrics, row.time)
             if trial.state.ended and trial.id in self._seen:
                 self.write_trial_end(info, trial.state.value, trial.reason)

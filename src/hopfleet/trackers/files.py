@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
+from hopfleet.monitor.steps import Curves
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
 from hopfleet.support.files import make_folder, start_text
 from hopfleet.support.plain import plain
@@ -46,6 +47,11 @@ class JsonLines(_FileTracker):
     def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
         self._line(kind="epoch", trial=trial.id, epoch=epoch, time=time, metrics=metrics)
 
+    def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+        for name, (steps, values) in curves.items():
+            points = {"steps": list(steps), "values": list(values)}
+            self._line(kind="steps", trial=trial.id, epoch=epoch, time=time, name=name, **points)
+
     def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
         self._line(kind="end", trial=trial.id, state=state, reason=reason)
 
@@ -56,18 +62,37 @@ class JsonLines(_FileTracker):
 
 
 class Csv(_FileTracker):
-    """Writes ``metrics.csv``: a line per trial, epoch and metric."""
+    """Writes ``metrics.csv``: a line per trial, epoch and metric.
+
+    Values of single steps are in ``metrics.steps.csv`` beside it, if there are any.
+    """
 
     name = "metrics.csv"
 
     def write_begin(self, experiment: ExperimentInfo) -> None:
         super().write_begin(experiment)
+        path = self._path or experiment.folder / self.name
+        self._steps_path = path.with_suffix(f".steps{path.suffix}")
+        self._steps_file: TextIO | None = None
         self._lines([["trial", "epoch", "time", "metric", "value"]])
 
     def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
         self._lines([[trial.id, epoch, time, name, value] for name, value in sorted(metrics.items())])
 
-    def _lines(self, rows: list[list[object]]) -> None:
-        assert self._file is not None
-        csv.writer(self._file).writerows(rows)
-        self._file.flush()
+    def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+        if self._steps_file is None:
+            self._steps_file = start_text(self._steps_path)
+            self._lines([["trial", "epoch", "name", "step", "value"]], self._steps_file)
+        for name, points in curves.items():
+            self._lines([[trial.id, epoch, name, *point] for point in zip(*points, strict=True)], self._steps_file)
+
+    def write_end(self, experiment: ExperimentInfo, complete: bool) -> None:
+        super().write_end(experiment, complete)
+        if self._steps_file is not None:
+            self._steps_file.close()
+
+    def _lines(self, rows: list[list[object]], file: TextIO | None = None) -> None:
+        file = file or self._file
+        assert file is not None
+        csv.writer(file).writerows(rows)
+        file.flush()

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.monitor.steps import Curves
 from hopfleet.monitor.wording import flatten
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
 from hopfleet.store.folder import RunFolder
-from hopfleet.trackers.base import Tracker
+from hopfleet.trackers.base import STEPS, Tracker
 
 LONGEST_VALUE = 500
 """Characters of a parameter; MLflow refuses longer ones."""
+
+MOST_POINTS = 1000
+"""Values that MLflow takes at once."""
 
 ANSWER_SECONDS = 5.0
 """Longest wait for a server before a run starts."""
@@ -95,6 +99,15 @@ class MLflow(Tracker):
         make = _entity("Metric")
         points = [make(name, float(value), int(time * 1000), epoch) for name, value in metrics.items()]
         self._client.log_batch(self._runs[trial.id], metrics=points)
+
+    def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+        if epoch <= self._logged.get(trial.id, 0):
+            return
+        make, when = _entity("Metric"), int(time * 1000)
+        for name, columns in curves.items():
+            points = [make(f"{STEPS}{name}", value, when, step) for step, value in zip(*columns, strict=True)]
+            for begin in range(0, len(points), MOST_POINTS):
+                self._client.log_batch(self._runs[trial.id], metrics=points[begin : begin + MOST_POINTS])
 
     def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
         if run := self._runs.get(trial.id):

@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from hopfleet.errors import MissingExtra
+from hopfleet.monitor.steps import Curves
 from hopfleet.monitor.wording import flatten
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
 from hopfleet.support.files import make_folder, remove_file
-from hopfleet.trackers.base import Tracker
+from hopfleet.trackers.base import STEPS, Tracker
 
 FOLDER = "tensorboard"
 """The folder of event files in the run folder."""
@@ -55,6 +56,14 @@ class TensorBoard(Tracker):
         event = modules.Event(wall_time=time, step=epoch, summary=modules.Summary(value=values))
         self._writers[trial.id].add_event(event)
         self._writers[trial.id].flush()
+
+    def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+        modules = _modules()
+        for name, points in curves.items():
+            for step, value in zip(*points, strict=True):
+                point = modules.Summary.Value(tag=f"{STEPS}{name}", simple_value=value)
+                event = modules.Event(wall_time=time, step=step, summary=modules.Summary(value=[point]))
+                self._writers[trial.id].add_event(event)
 
     def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
         writer = self._writers.get(trial.id)

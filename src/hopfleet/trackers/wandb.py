@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.monitor.steps import Curves
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
 from hopfleet.support.files import make_folder, remove_folder
-from hopfleet.trackers.base import Tracker
+from hopfleet.trackers.base import STEPS, Tracker
 
 MODES = ("offline", "online", "disabled", "shared")
 """What ``wandb.init`` takes as its mode."""
@@ -33,9 +34,10 @@ class WandB(Tracker):
         self._project, self._mode = project, mode
         self._experiment: ExperimentInfo | None = None
         self._runs: dict[str, Any] = {}
+        self._stepped: set[str] = set()  #: trials that log values of single steps
 
     def write_begin(self, experiment: ExperimentInfo) -> None:
-        self._experiment, self._runs = experiment, {}
+        self._experiment, self._runs, self._stepped = experiment, {}, set()
         if experiment.resumed and self._mode == "offline":
             remove_folder(self._base(experiment), ignore_errors=True)
         make_folder(self._base(experiment))
@@ -62,7 +64,24 @@ class WandB(Tracker):
         )
 
     def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
-        self._runs[trial.id].log(dict(metrics), step=epoch)
+        if trial.id in self._stepped:
+            self._runs[trial.id].log({"epoch": epoch, **metrics})
+        else:
+            self._runs[trial.id].log(dict(metrics), step=epoch)
+
+    def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+        run = self._runs[trial.id]
+        if trial.id not in self._stepped:
+            # A row has one number of its own, and numbers only grow: from now on, rows say what they belong to.
+            self._stepped.add(trial.id)
+            run.define_metric("*", step_metric="epoch")
+            run.define_metric(f"{STEPS}*", step_metric="step")
+        rows: dict[int, dict[str, float]] = {}
+        for name, points in curves.items():
+            for step, value in zip(*points, strict=True):
+                rows.setdefault(step, {})[f"{STEPS}{name}"] = value
+        for step in sorted(rows):
+            run.log({"step": step, **rows[step]})
 
     def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
         run = self._runs.get(trial.id)

@@ -8,8 +8,10 @@ import time as clocks
 from pathlib import Path
 from typing import Any
 
+from hopfleet.domain.step_values import thinned
 from hopfleet.errors import HopfleetError, NotFound
 from hopfleet.monitor.charts.charts import chart_data
+from hopfleet.monitor.records import TrialHistory
 from hopfleet.phrases import did_you_mean
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions
@@ -22,6 +24,9 @@ LOG_BYTES = 64 * 1024
 
 VISITED_EPOCHS = 100
 """Epochs whose visits a trial's page shows, the last ones."""
+
+STEP_POINTS = 1000
+"""Most values of each name that a trial's page shows of single steps."""
 
 HEALTH = ("memory", "device_memory", "heard")
 """The numbers in the health of a worker."""
@@ -55,6 +60,7 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
             "time": [row.time for row in rows],
             "metrics": {metric: [row.metrics.get(metric) for row in rows] for metric in metrics},
         },
+        "steps": _steps(board, trial),
         "replay": _replay(board, trial.id),
         "visits": trial.visits[-VISITED_EPOCHS:],
         "visits_before": max(0, len(trial.visits) - VISITED_EPOCHS),
@@ -71,6 +77,15 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
         "log": log_tail(board.folder.logs / f"{trial.id}.log"),
         "notices": [notice for notice in board.notices if notice["trial"] == trial.id],
     }
+
+
+def _steps(board: Board, trial: TrialHistory) -> dict[str, Any]:
+    """Return the values of single steps by name: steps and values, evenly thinned out."""
+    found = {}
+    for name, (steps, values) in board.history.logged(trial).items():
+        kept = thinned(steps, STEP_POINTS)
+        found[name] = {"steps": [steps[place] for place in kept], "values": [values[place] for place in kept]}
+    return found
 
 
 def _replay(board: Board, trial: str) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from hopfleet.monitor.charts.lineage import draw_lineage, lineage_data
 from hopfleet.monitor.charts.parallel import draw_parallel, parallel_data
 from hopfleet.monitor.charts.pareto import draw_pareto, pareto_data
 from hopfleet.monitor.charts.rungs import draw_rungs, rungs_data
+from hopfleet.monitor.charts.steps import draw_steps, steps_data
 from hopfleet.monitor.history import History
 from hopfleet.phrases import did_you_mean, shown
 
@@ -43,6 +44,7 @@ CHARTS: Mapping[str, Chart] = {
     "parallel": Chart(parallel_data, draw_parallel),
     "pareto": Chart(pareto_data, draw_pareto),
     "rungs": Chart(rungs_data, draw_rungs),
+    "steps": Chart(steps_data, draw_steps),
 }
 
 

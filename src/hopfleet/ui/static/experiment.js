@@ -10,6 +10,7 @@ import { Importance, Lineage, Pareto, Parallel, Rungs } from "./plots.js";
 import { Schedule } from "./schedule.js";
 import { History, Slices } from "./slices.js";
 import { ExperimentButtons, TrialButtons } from "./steering.js";
+import { StepCurve } from "./steps.js";
 import { get } from "./session.js";
 
 export const TABS = ["overview", "curves", "schedule", "parallel", "history", "slices", "importance", "rungs", "lineage", "pareto", "workers", "requests", "data"];
@@ -205,6 +206,7 @@ function Trial({ feed, id, query, setQuery }) {
         })}</tbody></table></section>
       <section class="card wide"><${Curves} feed=${feed} metric=${metric} query=${query} setQuery=${setQuery} height=${260} only=${only} pinned=${new Set([id])} /></section>
     </div>
+    ${Object.keys(found.steps).length > 0 && html`<div class="sides">${Object.entries(found.steps).map(([name, { steps, values }]) => html`<section class="card" key=${name}><h3 class="wrap">${short(name, 60)} by step</h3><${StepCurve} feed=${feed} trial=${row} name=${name} steps=${steps} values=${values} /></section>`)}</div>`}
     <div class="sides">
       <section class="card"><h3>Epochs</h3>${found.history.epoch.length
         ? html`<div class="scroll tall" tabindex="0" role="region" aria-label="Epochs"><table><thead><tr><th scope="col" class="right">epoch</th>${metrics.map((name) => html`<th scope="col" class="right">${name}</th>`)}<th scope="col">ended</th></tr></thead>
