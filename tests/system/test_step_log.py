@@ -23,7 +23,7 @@ from hopfleet.store.local import open_journal
 from hopfleet.support.files import remove_file
 from tests.helpers.sample_tasks import Plain, arrays
 
-ROWS, PARTITIONS, BATCH, EPOCHS = 91, 3, 5, 2
+ROWS, PARTITIONS, BATCH, EPOCHS = 91, 3, 5, 3
 STEPS = 19
 """Of an epoch: the partition of 31 rows has 7 batches, and those of 30 rows have 6."""
 
@@ -132,7 +132,7 @@ def test_a_run_that_is_interrupted_logs_every_step_once(lost: bool, capsys: pyte
     """Versions that are lost are trained again: their units replace the points of the earlier attempt."""
     trackers = ["csv", "jsonl"]
     with pytest.raises(Interrupted):
-        experiment(callbacks=[*trackers, StopsAfter(8)]).fit(quiet=True)
+        experiment(callbacks=[*trackers, StopsAfter(14)]).fit(quiet=True)
     interrupted = hop.load("e")
     before = {trial.id: trial.logged for trial in interrupted.trials}
     if lost:
