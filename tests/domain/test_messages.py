@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hopfleet.domain import messages as m
 from hopfleet.domain.placement import Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
@@ -23,6 +24,9 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | finite | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
     max_leaves=6,
+)
+columns = st.lists(st.tuples(st.integers(0), finite), min_size=1, max_size=3).map(
+    lambda points: (tuple(step for step, _ in points), tuple(value for _, value in points))
 )
 BY_TYPE = {
     "str": text,
@@ -45,6 +49,7 @@ BY_TYPE = {
     | st.builds(Placement, st.lists(text, min_size=2, max_size=3).map(tuple), text),
     "Placement | None": st.none() | st.builds(Placement, st.lists(text, min_size=1, max_size=3).map(tuple), text),
     "Unit": st.builds(Unit, text, st.integers(), st.integers(), st.sampled_from(Work)),
+    "StepValues | None": st.none() | st.builds(StepValues, st.dictionaries(text, columns, max_size=3), st.integers(1)),
     "VersionRef": st.builds(VersionRef, text, st.integers(), st.none() | st.integers()),
 }
 EVERY = typing.get_args(m.Event) + typing.get_args(m.Decision) + typing.get_args(m.Command)
@@ -75,6 +80,14 @@ def test_round_trip_of_what_is_not_finite():
     kind, body = m.encode(m.EpochEnded("t", 1, 2, metrics, False))
     back = m.decode(kind, json.loads(json.dumps(body))).metrics
     assert {name: str(value) for name, value in back.items()} == {"loss": "inf", "accuracy": "-inf", "f1": "nan"}
+
+
+def test_round_trip_of_logged_values_that_are_not_finite():
+    logged = StepValues({"x": ((0, 1, 2), (float("inf"), float("-inf"), float("nan")))})
+    kind, body = m.encode(m.UnitFinished("w0", Unit("t", 1, 0), 1, 1, 0.0, 1.0, logged=logged))
+    assert body["logged"]["batches_per_step"] == 1 and body["logged"]["columns"]["x"][0] == [0, 1, 2]
+    back = m.decode(kind, json.loads(json.dumps(body))).logged
+    assert [str(value) for value in back.columns["x"][1]] == ["inf", "-inf", "nan"]
 
 
 def test_defaults_may_be_left_out():

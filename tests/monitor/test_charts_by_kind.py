@@ -11,8 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopfleet.domain.messages import TrialEnded, TrialPaused, TrialResumed
+from hopfleet.domain.messages import (
+    RunStarted,
+    TrialAdded,
+    TrialEnded,
+    TrialPaused,
+    TrialResumed,
+    UnitFinished,
+    WorkerJoined,
+)
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Unit
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.charts import CHARTS, chart_data, draw_chart
 from hopfleet.monitor.charts.lineage import Member, Stretch, lineage_data
@@ -28,6 +38,19 @@ def rungs_history() -> History:
 
 def lineage_history() -> History:
     return made(Population(4, 6), RATE, lambda trial, epoch: {"accuracy": epoch + trial.number})
+
+
+def steps_history() -> History:
+    rows = {"train": {"rows": 20, "partitions": 1}, "batch_size": 5, "drop_last": False}
+    logged = StepValues({"lr": ((0, 2), (0.1, 0.2))})
+    messages = [
+        RunStarted("1", definition={**rows, "search": {}}),
+        WorkerJoined("w0"),
+        TrialAdded("t0", 0, {}, seed=0, epochs=1),
+        UnitFinished("w0", Unit("t0", 1, 0), 1, 1, 0.0, 1.0, logged=logged),
+    ]
+    records = [(0.0, message) for message in messages]
+    return History.of(records, metric="accuracy", mode="max", partitions=1, name="test")
 
 
 # -------------------------------------------------------------------------------------------------------- rungs
@@ -203,6 +226,7 @@ def test_pareto_asks_for_what_it_cannot_know(quiet_history: History) -> None:
 SAMPLES: dict[str, tuple[Callable[[], History], dict[str, Any]]] = {
     "rungs": (rungs_history, {}),
     "lineage": (lineage_history, {}),
+    "steps": (steps_history, {}),
     "pareto": (pareto_history, {"metrics": ["accuracy", "latency"], "modes": ["max", "min"]}),
 }
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
-
 import torch
 
 from hopfleet.errors import TaskError
@@ -36,7 +34,7 @@ def put(log: StepLog, name: str, value: object) -> None:
             ) from None
 
 
-def read(values: Sequence[Any]) -> list[float]:
+def read(values: Sequence[float | torch.Tensor]) -> list[float]:
     """Return values as numbers; those of a device and type are fetched at once."""
     found: dict[int, float] = {}
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
