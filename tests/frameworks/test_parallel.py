@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, means
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import EngineCache, Session
@@ -29,6 +30,8 @@ from hopfleet.testing.strategies import with_team
 
 ROWS, SIZE = 100, 32
 """Rows of the data, which leave a short last batch."""
+
+TEAMS = ("ddp", "fsdp", "ps", "pipeline", "gpipe")
 
 
 class Batches(list[dict[str, Any]]):
@@ -63,6 +66,22 @@ class Net(hop.TorchTask):
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
+class Rates(Net):
+    """Logs its learning rate in each step."""
+
+    log_lr = True
+    lr_step = "batch"
+
+
+class Talkative(Net):
+    """Logs its loss in each step."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch)
+        self.log("loss", loss)
+        return loss
 
 
 class Frozen(Net):
@@ -234,6 +253,26 @@ def test_spill_has_the_bits_of_one_device(device: str, tmp_path: Path) -> None:
     spilled = task.framework.open({}, seed=1, placement=Placement((device,), "spill"), threads=1)
     trained(spilled, tmp_path / "spill")
     assert (tmp_path / "spill").read_bytes() == (tmp_path / "single").read_bytes()
+
+
+def logged(session: Session) -> StepValues | None:
+    session.train(batches(), last=False)
+    return session.logged()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size"), [("spill", 1), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in TEAMS)]
+)
+def test_learning_rates_of_steps_are_those_of_one_device(strategy: str, size: int) -> None:
+    found = with_team(Rates(), size, lambda team, _: logged(opened(Rates(), strategy, size, team)))
+    assert found == logged(opened(Rates(), "single"))
+    assert found is not None and found.columns["lr"][0] == (0, 1, 2, 3)
+
+
+def test_values_of_single_steps_need_one_device() -> None:
+    assert logged(opened(Talkative(), "spill")) == logged(opened(Talkative(), "single"))
+    with pytest.raises(TaskError, match=r"the task uses self.log: each of several devices sees a part of every batch"):
+        with_team(Talkative(), 2, lambda team, _: opened(Talkative(), "ddp", 2, team))
 
 
 @pytest.mark.slow

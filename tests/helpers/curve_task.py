@@ -13,6 +13,7 @@ import numpy as np
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Batches, Session
 from hopfleet.testing.tasks import CountingSession, CountingTask
@@ -39,6 +40,13 @@ class CurveSession(CountingSession):
         while gate and self.units >= UNGATED and not Path(gate).exists():
             time.sleep(0.05)
         return super().train(batches, last=last)
+
+    def logged(self) -> StepValues | None:
+        """Log a learning rate of each of two steps, if the configuration asks for that."""
+        if not self.config.get("logs"):
+            return None
+        rates = [self.config["lr"] * 0.9**self.units * factor for factor in (1.0, 0.95)]
+        return StepValues({"lr": ((0, 1), tuple(rates)), "<b>noise": ((0, 1), (math.nan, math.sin(self.units)))})
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         rows = sum(len(batch["x"]) for batch in batches)

@@ -41,6 +41,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         curve_experiment("pbt", search=hop.PBT(population=4, max_epochs=8)).fit(quiet=True)
         goals: Any = {"metric": ["accuracy", "train_loss"], "mode": ["max", "min"], "constraints": ["loss <= 1"]}
         faults = {**SPACE, "fault": hop.grid_search([False, False, True])}
+        logs = {**SPACE, "logs": True}
+        curve_experiment("logs", space=logs, search=hop.Random(trials=2, max_epochs=5)).fit(quiet=True)
         curve_experiment("goals", **goals, space=faults, search=hop.Random(trials=9, max_epochs=3)).fit(quiet=True)
     yield home
 
@@ -74,6 +76,7 @@ VIEWS = {
     "requests": "#/x/asha/requests",
     "data": "#/x/asha/data",
     "trial": "#/x/pbt/t/t0001",
+    "steps": "#/x/logs/t/t0001",
     "compare": "#/compare?x=asha&x=pbt",
 }
 CHARTS = (*(name for name in VIEWS if name not in ("home", "workers", "requests", "data")),)
@@ -102,6 +105,21 @@ def test_every_view_in_both_themes_on_wide_and_narrow_screens(
         )
         assert unnamed == 0, f"{name} has controls without a name"
         visitor.picture(f"{name}-{theme}-{width}")
+    assert visitor.problems == []
+    visitor.context.close()
+
+
+def test_logged_values_have_charts(chromium: Any, server: Server) -> None:
+    visitor = Visitor(chromium, server, viewport={"width": 1280, "height": 1400})
+    page = visitor.page
+    visitor.go("#/x/logs/t/t0002")
+    page.wait_for_selector("h3:text-is('<b>noise by step')")
+    page.wait_for_selector("[aria-label^='lr of t0002 in 40 steps']")
+    visitor.drawn()
+    visitor.picture("steps")
+    visitor.go("#/x/pbt/t/t0001")
+    page.wait_for_selector("main h2:has-text('t0001')")
+    assert page.locator("h3", has_text="by step").count() == 0
     assert visitor.problems == []
     visitor.context.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+
 import torch
 
 from hopfleet.errors import TaskError

@@ -29,13 +29,13 @@ export function StepCurve({ feed, trial, name, steps, values }) {
     pen.setLineDash(style(trial.number).dash);
     pen.lineWidth = 1.8;
     pen.beginPath();
-    let before = -2; // a value that is not finite leaves a gap
+    // A value that is not finite leaves a gap, and a value between two gaps is a dot.
     for (const point of points(width)) {
-      if (point.place === before + 1) pen.lineTo(point.x, point.y);
-      else pen.moveTo(point.x, point.y);
-      before = point.place;
+      const [before, after] = [values[point.place - 1], values[point.place + 1]].map(Number.isFinite);
+      if (before) pen.lineTo(point.x, point.y);
+      else pen.moveTo(point.x + (after ? 0 : 1.5), point.y);
+      if (!before && !after) pen.arc(point.x, point.y, 1.5, 0, 7);
     }
-    if (steps.length === 1) pen.arc(x(steps[0]), y(values[0]), 2, 0, 7);
     pen.stroke();
     pen.setLineDash([]);
   };

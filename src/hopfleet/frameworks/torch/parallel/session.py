@@ -84,6 +84,8 @@ class TeamSession(TorchSession):
         self.device = self.team.device
         if self.team.size > 1:
             self.log.refusal = APART
+            if self.logs:
+                raise TaskError(f"the task uses self.log: {APART}")
         self.strategy.check(self)
 
     def activate(self) -> None:
