@@ -115,6 +115,11 @@ def test_every_step_is_logged_once(workers: int, fuse: str) -> None:
     check(results)
 
 
+@pytest.mark.slow
+def test_every_step_is_logged_once_by_processes() -> None:
+    check(experiment(workers=2, backend="local").fit(quiet=True))
+
+
 class StopsAfter(hop.Callback):
     """Interrupts the run after some units."""
 

@@ -26,7 +26,7 @@ from hopfleet.trackers import TRACKERS, Csv, JsonLines, MLflow, TensorBoard, Wan
 from hopfleet.trackers import base as trackers
 from hopfleet.trackers.base import Tracker
 from tests.helpers.browser import until
-from tests.helpers.curve_task import curve_experiment
+from tests.helpers.curve_task import SPACE, curve_experiment
 
 Points = dict[tuple[str, int], float]
 
@@ -78,6 +78,11 @@ def mlflow_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
 
 
 def wandb_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
+    rows = [(trial, row) for trial, row in wandb_rows(folder) if "accuracy" in row]
+    return [((trial, row["_step"]), row["accuracy"]) for trial, row in rows]
+
+
+def wandb_rows(folder: Path) -> list[tuple[str, dict[str, Any]]]:
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
@@ -89,9 +94,69 @@ def wandb_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
             record = Record.FromString(data)
             trial = record.run.display_name or trial
             row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-            if "accuracy" in row:
-                found.append(((trial, row["_step"]), row["accuracy"]))
+            if row:
+                found.append((trial, row))
     return found
+
+
+def tensorboard_steps(folder: Path) -> list[tuple[str, str, int, float]]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    return [
+        (path.parent.name, value.tag, event.step, value.tensor.float_val[0])
+        for path in sorted((folder / "tensorboard").glob("*/events.out.*"))
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+        if value.tag.startswith("step/")
+    ]
+
+
+def mlflow_steps(folder: Path) -> list[tuple[str, str, int, float]]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    return [
+        (run.data.tags["hopfleet.trial"], name, point.step, point.value)
+        for run in client.search_runs([each.experiment_id for each in client.search_experiments()])
+        for name in run.data.metrics
+        if name.startswith("step/")
+        for point in client.get_metric_history(run.info.run_id, name)
+    ]
+
+
+def wandb_steps(folder: Path) -> list[tuple[str, str, int, float]]:
+    return [
+        (trial, name, int(row["step"]), float(row[name]))
+        for trial, row in wandb_rows(folder)
+        for name in row
+        if name.startswith("step/")
+    ]
+
+
+STEP_READERS = {"tensorboard": tensorboard_steps, "mlflow": mlflow_steps, "wandb": wandb_steps}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", STEP_READERS)
+def test_every_step_is_tracked_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of steps have a prefix; metrics of epochs are as ever."""
+    monkeypatch.setattr(trackers, "END_SECONDS", 120.0)
+    search, space = hop.Random(trials=2, max_epochs=3), {**SPACE, "logs": True}
+    results = curve_experiment("mine", space=space, search=search, callbacks=[name], partitions=2).fit(quiet=True)
+    expected = {
+        (t.id, f"step/{n}", step): value for t in results for n, points in t.logged.items() for step, value in points
+    }
+    if name == "mlflow":  # it accepts few characters
+        expected = {(trial, each.replace("<b>", "_b_"), step): value for (trial, each, step), value in expected.items()}
+    found = STEP_READERS[name](results.folder.path)
+    assert len(found) == len(expected) == 2 * 2 * 2 * 3 * 2 and {each[:3] for each in found} == expected.keys()
+    for *place, value in found:
+        wanted = expected[tuple(place)]
+        assert value == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+    if name == "wandb":
+        rows = [(trial, row) for trial, row in wandb_rows(results.folder.path) if "accuracy" in row]
+        same([((trial, row["epoch"]), row["accuracy"]) for trial, row in rows], results)
 
 
 def same(found: list[tuple[tuple[str, int], float]], results: hop.Results) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import urllib.parse
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ class MLflow(Tracker):
         for run in runs if experiment.resumed else ():
             if trial := run.data.tags.get("hopfleet.trial"):
                 self._runs[trial] = run.info.run_id
-                history = client.get_metric_history(run.info.run_id, self._metric)
+                history = client.get_metric_history(run.info.run_id, _accepted(self._metric))
                 self._logged[trial] = max((point.step for point in history), default=0)
             else:
                 self._parent = run.info.run_id
@@ -97,7 +98,7 @@ class MLflow(Tracker):
         if epoch <= self._logged.get(trial.id, 0):
             return
         make = _entity("Metric")
-        points = [make(name, float(value), int(time * 1000), epoch) for name, value in metrics.items()]
+        points = [make(_accepted(name), float(value), int(time * 1000), epoch) for name, value in metrics.items()]
         self._client.log_batch(self._runs[trial.id], metrics=points)
 
     def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
@@ -105,7 +106,9 @@ class MLflow(Tracker):
             return
         make, when = _entity("Metric"), int(time * 1000)
         for name, columns in curves.items():
-            points = [make(f"{STEPS}{name}", value, when, step) for step, value in zip(*columns, strict=True)]
+            points = [
+                make(_accepted(f"{STEPS}{name}"), value, when, step) for step, value in zip(*columns, strict=True)
+            ]
             for begin in range(0, len(points), MOST_POINTS):
                 self._client.log_batch(self._runs[trial.id], metrics=points[begin : begin + MOST_POINTS])
 
@@ -120,6 +123,11 @@ class MLflow(Tracker):
 
     def write_end(self, experiment: ExperimentInfo, complete: bool) -> None:
         self._client.set_terminated(self._parent, "FINISHED" if complete else "KILLED")
+
+
+def _accepted(name: str) -> str:
+    """Return the name of a metric with characters that MLflow accepts."""
+    return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
 
 
 def _quoted(text: str) -> str:
