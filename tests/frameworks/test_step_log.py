@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hopfleet as hop
-from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import CPU
-from hopfleet.domain.step_values import NAMES, POINTS, StepValues, thinned
+from hopfleet.domain.step_values import NAMES, POINTS, StepValues
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Flotilla
 from hopfleet.frameworks.step_log import StepLog, averaged, mentions_log
@@ -338,12 +337,6 @@ def test_points_are_thinned_out_evenly(steps):
     assert len({after - before for before, after in itertools.pairwise(numbers)}) <= 1
 
 
-@given(count=st.integers(0, 500), most=st.integers(2, 40))
-def test_curves_are_thinned_out_evenly(count, most):
-    places = thinned(range(count), most)
-    assert len(places) <= most and places[:1] == [0][:count] and places[-1:] == [count - 1][:count]
-
-
 def test_steps_of_several_batches():
     log = StepLog()
     log.start(batches_per_step=3)
@@ -359,7 +352,6 @@ def test_steps_of_several_batches():
         for train in (one_by_one, lambda some, batches, last: Interleaved(some).train(batches, last=[last] * 4))
     )
     assert alone == together and alone[0][0] is not None and alone[0][0].columns["lr"][0] == (0, 1, 2)
-    assert Batching((7, 6), 1, False, 1).steps(3) == [3, 2]
 
 
 def test_folds_log_their_mean():
