@@ -38,7 +38,6 @@ ENGINES: dict[str, Callable[[list[TorchSession]], Flotilla]] = {
     "stacked": Stacked,
     "stacked graphs": StackedGraphs,
 }
-engines = pytest.mark.parametrize("engine", ENGINES)
 UNITS = (False, True, False)
 """For each unit, whether it closes an epoch."""
 
@@ -107,6 +106,13 @@ class Hidden(Quiet):
         return loss
 
 
+SLOW = [
+    *((task, engine) for task in (Talkative, Hidden) for engine in ("interleaved", "stacked graphs")),
+    *((task, "interleaved") for task in (Seldom, Rates)),
+    (Hidden, "cuda graphs"),
+]
+"""Cases of which a faster one covers nearly all."""
+
 CONFIGS = [{"lr": 0.01 * (number + 1)} for number in range(4)]
 
 
@@ -128,9 +134,15 @@ def one_by_one(members: list[TorchSession], batches: Any, last: bool) -> None:
         member.train(batches, last=last)
 
 
-@engines
+@pytest.mark.parametrize(
+    ("task", "engine"),
+    [
+        pytest.param(task, engine, id=f"{task.__name__}-{engine}", marks=[pytest.mark.slow] * ((task, engine) in SLOW))
+        for task in (Talkative, Seldom, Hidden, Rates)
+        for engine in ENGINES
+    ],
+)
 @places
-@pytest.mark.parametrize("task", [Talkative, Seldom, Hidden, Rates], ids=lambda task: task.__name__)
 def test_a_trial_logs_the_same_in_every_engine(engine, device, task, tmp_path):
     place = Place(device)
 
@@ -318,8 +330,8 @@ def test_tasks_that_cannot_log_say_so(task, of):
         (task or Other)().log("x", 1.0)
 
 
-@settings(deadline=None, max_examples=60)
-@given(steps=st.lists(st.integers(0, 2000), unique=True, max_size=700).map(sorted))
+@settings(deadline=None, max_examples=20)
+@given(steps=st.lists(st.integers(0, 2000), unique=True, max_size=450).map(sorted))
 def test_points_are_thinned_out_evenly(steps):
     log = StepLog()
     for step in steps:

@@ -105,7 +105,7 @@ def check(results: hop.Results) -> None:
     ("workers", "fuse"),
     [
         pytest.param(1, "off", marks=pytest.mark.slow),
-        (4, "off"),
+        pytest.param(4, "off", marks=pytest.mark.slow),
         (2, "exact"),
         pytest.param(2, "fast", marks=pytest.mark.slow),
     ],
