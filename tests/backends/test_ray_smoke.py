@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import hopfleet as hop
@@ -11,7 +12,7 @@ from hopfleet.domain.messages import UnitFinished
 from tests.helpers.cluster.chained import chained
 from tests.helpers.cluster.joined import Clusters
 from tests.helpers.cluster.started import fingerprints, messages
-from tests.helpers.sample_tasks import Augmented, Dropping
+from tests.helpers.sample_tasks import Augmented, Changing, Dropping
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -50,3 +51,26 @@ def test_live_items_have_the_same_bits_on_a_cluster() -> None:
     alone, spread = fitted("alone", "inline", 1), fitted("spread", "ray", 2)
     assert fingerprints(spread.folder) == fingerprints(alone.folder)
     assert [trial.metrics for trial in spread.trials] == [trial.metrics for trial in alone.trials]
+
+
+def test_trials_on_a_cluster_do_not_see_what_others_change() -> None:
+    x = np.random.default_rng(0).normal(size=(48, 8))
+
+    def fitted(name: str, backend: str, changes: list[bool]) -> dict[str, str]:
+        results = hop.Experiment(
+            Changing(),
+            train={"x": x, "y": x.sum(1)},
+            space={"lr": 0.01, "changes": hop.grid_search(changes), "dropout": 0.2},
+            search=hop.Grid(max_epochs=2),
+            partitions=2,
+            batch_size=8,
+            name=name,
+            backend=backend,
+            workers=1,
+            run_options=hop.RunOptions(order="fixed"),
+        ).fit(quiet=True)
+        return fingerprints(results.folder)
+
+    alone = fitted("plain", "inline", [False, False, False])
+    found = fitted("dirty", "ray", [False, True, False])
+    assert [name for name in alone if found[name] != alone[name]] == ["t0002"]

@@ -17,6 +17,7 @@ import sys
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,12 +61,27 @@ def _close_output() -> None:
     sys.stdout.close()
 
 
+def _umask() -> int:
+    found = os.umask(0o22)
+    os.umask(found)
+    return found
+
+
 def _here() -> Any:
     return sys.modules[__name__]
 
 
 def _add_handler() -> None:
     logging.getLogger().addHandler(OWN_HANDLER)
+
+
+KEPT = SimpleNamespace()
+"""Keeps a mode that a trial enters and does not leave: it would be left with the last reference."""
+
+
+def _enter_inference_mode() -> None:
+    KEPT.mode = torch.inference_mode()
+    KEPT.mode.__enter__()
 
 
 TORCH, CODE, PATCHES = "settings of torch", "names in your code", "patches of torch"
@@ -80,11 +96,11 @@ CHANGES: Mapping[str, Change] = {
         "environment variables", lambda: os.environ.update(OWN_VARIABLE="1"), lambda: os.environ.get("OWN_VARIABLE")
     ),
     "no variable": Change("environment variables", lambda: os.environ.pop("PATH", 0), lambda: "PATH" in os.environ),
-    "umask": Change("the umask", lambda: os.umask(0o123), lambda: os.umask(os.umask(0o22))),
-    "locale": Change("the locale", lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"), lambda: locale.setlocale(0)),
+    "umask": Change("the umask", lambda: os.umask(0o123), _umask),
+    "locale": Change("the locale", lambda: locale.setlocale(locale.LC_ALL, "C"), lambda: locale.setlocale(0)),
     "path": Change("sys.path", lambda: sys.path.insert(0, "/own"), lambda: "/own" in sys.path),
     "warnings": Change(
-        "the warnings filters", lambda: warnings.simplefilter("error", UserWarning), lambda: warnings.filters[0][:1]
+        "the warnings filters", lambda: warnings.simplefilter("once", UserWarning), lambda: warnings.filters[0][:1]
     ),
     "signal": Change(
         "signal handlers",
@@ -116,6 +132,7 @@ CHANGES: Mapping[str, Change] = {
     "anomaly": Change(TORCH, lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
     "device": Change("the default device of torch", lambda: torch.set_default_device("meta"), torch.get_default_device),
     "grad": Change("grad mode", lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
+    "inference": Change("inference mode", _enter_inference_mode, torch.is_inference_mode_enabled),
     "autocast": Change(
         "autocast", lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.is_autocast_enabled("cpu")
     ),
@@ -155,13 +172,18 @@ class Sensitive(hop.TorchTask):
 
     def build(self, config: Mapping[str, Any]) -> Any:
         self.factor = self._change("build")
-        with torch.device("cpu"), torch.enable_grad():
+        with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
             model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(0.2), torch.nn.Linear(2, 1))
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
 
     def loss(self, model: Any, batch: Mapping[str, Any]) -> Any:
         factor = self.factor * self._change("loss")
-        with torch.device("cpu"), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with (
+            torch.inference_mode(False),
+            torch.device("cpu"),
+            torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
+        ):
             kind = next(model.parameters()).dtype
             out = model[2](model[1](model[0](batch["x"].to(kind)))).squeeze(1)
             return ((out - batch["y"].to(kind)) ** 2).mean() * factor

@@ -41,6 +41,29 @@ class DoubleNet(hop.TorchTask):
         return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
 
 
+FACTOR = 1.0
+"""A global that trials change."""
+
+
+class Changing(DoubleNet):
+    """Every trial depends on settings of its process; trials with "changes" change them, in build() and in loss()."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        if config["changes"]:
+            global FACTOR
+            FACTOR = 2.0
+            torch.set_default_dtype(torch.float64)
+            os.environ["OWN_VARIABLE"] = "1"
+        return super().build(config)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        seen = FACTOR * torch.ones(()).element_size() * (2 if "OWN_VARIABLE" in os.environ else 1)
+        if self.config["changes"]:
+            torch.set_num_threads(2)
+            os.chdir("/")
+        return super().loss(model, batch) * seen * (0.5 if os.getcwd() == "/" else 1.0)  # noqa: PTH109
+
+
 class Plain(hop.TorchTask):
     """A linear model: the fastest thing that learns."""
 

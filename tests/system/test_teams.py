@@ -26,6 +26,7 @@ from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from hopfleet.worker.protocol import Beat, Report
 from tests.helpers import marks
+from tests.helpers.sample_tasks import Changing
 from tests.helpers.sample_tasks import DoubleNet as Net
 
 
@@ -131,6 +132,27 @@ def test_a_team_trains_like_one_worker_and_replays() -> None:
     assert {(str(placement), placement.shape) for placement in placements} == {("cpu+cpu (ddp)", ("ddp", 2))}
     assert verify(team.folder).ok
     assert [trial.verdict for trial in replay(team).trials] == ["equal", "equal"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
+def test_trials_of_a_team_do_not_see_what_others_change() -> None:
+    def fitted(name: str, changes: list[bool]) -> hop.Results:
+        grid = {"lr": 0.01, "changes": hop.grid_search(changes), "dropout": 0.2}
+        return experiment(name, Changing(), space=grid, parallelism="ddp:2").fit(quiet=True)
+
+    plain, dirty = fitted("plain", [False, False]), fitted("dirty", [True, False])
+    both = [dict(zip(("first", "second"), _by_trial(results), strict=True)) for results in (plain, dirty)]
+    assert both[0]["first"] != both[1]["first"]
+    assert both[0]["second"] == both[1]["second"]
+    assert [trial.verdict for trial in replay(dirty).trials] == ["equal", "equal"]
+
+
+def _by_trial(results: hop.Results) -> list[Any]:
+    return [
+        (trial.history, {v: one.digest for v, one in results.history.trials[trial.id].saved.items()})
+        for trial in sorted(results.trials, key=lambda trial: trial.id)
+    ]
 
 
 @pytest.mark.slow

@@ -152,3 +152,14 @@ def same(one: object, other: object) -> bool:
         return type(one) is type(other) and bool(one == other)
     except Exception:
         return False
+
+
+def alike(one: Changes, other: Changes) -> bool:
+    """Whether the own settings of two trials are the same."""
+    if one.keys() != other.keys():
+        return False
+    return all(one[name].keys() == other[name].keys() and not _differ(one[name], other[name]) for name in one)
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return not all(same(value, other[key]) for key, value in one.items())

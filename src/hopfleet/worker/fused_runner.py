@@ -11,6 +11,7 @@ from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import GivenUp, IsolationError, Result, Session, SharedStateChanged
+from hopfleet.frameworks.process_settings import alike
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
 from hopfleet.support.user_code import interrupts
@@ -20,7 +21,7 @@ from hopfleet.worker.interruption import InterruptibleStream
 from hopfleet.worker.logs import Turn
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.saver import Saver
-from hopfleet.worker.surroundings.isolation import SettingsChanged, alike
+from hopfleet.worker.surroundings.isolation import SettingsChanged
 from hopfleet.worker.unit_runner import UnitRunner, locate
 
 

@@ -141,7 +141,8 @@ class Stack:
         #: The losses or metrics of each chunk, and the rows of its batches.
         self._found: list[tuple[Any, list[int]]] = []
         configs = [works[number].session.config for number in group]
-        self._program = sessions[0].programs.of_stack(work, sessions[0].task, configs, threads)
+        first = sessions[0]
+        self._program = first.programs.of_stack(work, first.task, configs, threads, first.settings_number)
         count = len(sessions)
         sizes = [size for size in self._program.sizes() if count <= size <= SPARE * count]
         #: Rows of the stack; those beyond the members repeat the last one, and their results are not used.
@@ -268,7 +269,8 @@ def _kind(session: JaxSession) -> Hashable:
     stacked = isinstance(place, Row)
     leaves, structure = jax.tree.flatten(place.states if isinstance(place, Row) else place)
     shapes = tuple((leaf.shape[stacked:], str(leaf.dtype)) for leaf in leaves)
-    return kind_of(session.task, session.config, "", session.threads), session.graph, structure, shapes
+    kind = kind_of(session.task, session.config, "", session.threads, session.settings_number)
+    return kind, session.graph, structure, shapes
 
 
 def _states(sessions: Sequence[JaxSession], size: int) -> State:

@@ -14,9 +14,11 @@ from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.jax import surroundings
 from hopfleet.frameworks.jax.flotilla import InTurn, Stacked
 from hopfleet.frameworks.jax.programs import Hooks, assembled, statistics
 from hopfleet.frameworks.jax.session import JaxSession, leave_memory
+from hopfleet.frameworks.process_settings import ProcessSetting
 from hopfleet.support.files import overwrite, write_atomically
 
 DEFAULTS: Mapping[str, Any] = {
@@ -107,6 +109,9 @@ class JaxFramework(Framework):
             value = settings.get(name, default)
             if present.get(name, default) != value:
                 jax.config.update(name, value)
+
+    def process_settings(self) -> Sequence[ProcessSetting]:
+        return surroundings.process_settings()
 
     @property
     def fusion_blocker(self) -> str:

@@ -8,6 +8,7 @@ numbers the loss reads is learned when it is compiled for the first time.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,6 +24,7 @@ from hopfleet.domain.batching import Batching
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.process_settings import Changes, alike
 from hopfleet.frameworks.tracked_config import TrackedConfig
 from hopfleet.frameworks.whole_set import WholeSet
 from hopfleet.phrases import shown
@@ -104,22 +106,38 @@ class Programs:
         self._constants: defaultdict[str, set[str]] = defaultdict(set)
         #: Counts the times that numbers became constants, so that the programs of configurations may be others.
         self.changes = 0
+        #: The own settings of trials, by number: a program has in it what its code read of them when it was compiled.
+        self._settings: OrderedDict[int, Changes] = OrderedDict({0: {}})
+        self._numbers = itertools.count(1)
 
-    def of(self, work: str, task: Hooks, config: TrackedConfig, threads: int) -> Program:
+    def number_of(self, own: Changes) -> int:
+        """Return a number that trials with the same settings of their own have in common; 0 for none."""
+        for number, known in self._settings.items():
+            if alike(known, own):
+                return number
+        if len(self._settings) > MOST:
+            self._settings.pop(next(number for number in self._settings if number))
+        number = next(self._numbers)
+        self._settings[number] = own
+        return number
+
+    def of(self, work: str, task: Hooks, config: TrackedConfig, threads: int, settings: int = 0) -> Program:
         """Return the program of a configuration for some work, "step" or "measure"."""
-        key = kind_of(task, config, work, threads)
+        key = kind_of(task, config, work, threads, settings)
         names = split(config)[0].keys() - self._constants[key]
-        return self._get(key, names, False, lambda: Program(work, task, config, names, threads), config)
+        return self._get(key, names, False, lambda: Program(work, task, config, names, threads, key), config)
 
-    def of_stack(self, work: str, task: Hooks, configs: Sequence[TrackedConfig], threads: int) -> Program:
+    def of_stack(
+        self, work: str, task: Hooks, configs: Sequence[TrackedConfig], threads: int, settings: int = 0
+    ) -> Program:
         """Return the program of several configurations of one kind; numbers that differ are arguments everywhere."""
         values = [split(config)[0] for config in configs]
         names = {name for name, value in values[0].items() if any(other[name] != value for other in values)}
-        first, key = configs[0], kind_of(task, configs[0], work, threads)
+        first, key = configs[0], kind_of(task, configs[0], work, threads, settings)
         for place, program in self._kept.items():  # more arguments do no harm
             if place == (key, _constants(first, program.names), True) and names <= program.names:
                 names = set(program.names)
-        return self._get(key, names, True, lambda: Program(work, task, first, names, threads, stacked=True), first)
+        return self._get(key, names, True, lambda: Program(work, task, first, names, threads, key, stacked=True), first)
 
     def _get(
         self, key: str, names: Names, stacked: bool, make: Callable[[], Program], config: TrackedConfig
@@ -152,12 +170,15 @@ def _constants(config: TrackedConfig, names: Names) -> tuple[tuple[str, float], 
     return tuple(sorted((name, value) for name, value in split(config)[0].items() if name not in names))
 
 
-def kind_of(task: Hooks, config: TrackedConfig, work: str, threads: int) -> str:
-    """Return everything that a program depends on except the values of numbers, as text."""
+def kind_of(task: Hooks, config: TrackedConfig, work: str, threads: int, settings: int) -> str:
+    """Return everything that a program depends on except the values of numbers, as text.
+
+    ``settings`` is the number of the trial's own settings.
+    """
     numbers, rest = split(config)
     # The schedule of an optimizer may be as long as the steps of a trial.
     steps = task.batching and [task.batching.of(config).steps_per_epoch(), task.batching.epochs]
-    return json.dumps([work, rest, sorted(numbers), threads, steps], sort_keys=True, default=repr)
+    return json.dumps([work, rest, sorted(numbers), threads, steps, settings], sort_keys=True, default=repr)
 
 
 class Program:
@@ -168,12 +189,20 @@ class Program:
     """
 
     def __init__(
-        self, work: str, task: Hooks, config: TrackedConfig, names: Names, threads: int, *, stacked: bool = False
+        self,
+        work: str,
+        task: Hooks,
+        config: TrackedConfig,
+        names: Names,
+        threads: int,
+        key: str,
+        *,
+        stacked: bool = False,
     ) -> None:
         self.work = work
         self.config = config
         self.names = frozenset(names)
-        self.key = kind_of(task, config, work, threads)
+        self.key = key
         self._task = task
         self._stacked = stacked
         #: Numbers of trials, with shapes of batches, that the program has been compiled for.

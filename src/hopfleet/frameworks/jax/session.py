@@ -177,10 +177,15 @@ class JaxSession(HostSession):
                 return self.call(work, state, batch)
         return result
 
+    @property
+    def settings_number(self) -> int:
+        """The number of the trial's own settings among those of the trials of its worker."""
+        return self.programs.number_of(self.own_settings)
+
     def _ready(self, work: str) -> tuple[Program, Numbers]:
         """Return the program for some work, and the numbers that are its arguments."""
         if work not in self._chosen or self._chosen[work][0] != self.programs.changes:
-            program = self.programs.of(work, self.task, self.config, self.threads)
+            program = self.programs.of(work, self.task, self.config, self.threads, self.settings_number)
             own = split(self.config)[0]
             # On the device already: a number of Python would be converted for each batch.
             numbers = jax.device_put({name: own[name] for name in program.names}, self.device)

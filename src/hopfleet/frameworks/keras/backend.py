@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 
 
@@ -66,21 +67,46 @@ def numeric_threads(count: int) -> Iterator[None]:
     yield
 
 
-DEFAULTS = {"floatx": "float32", "image_data_format": "channels_last", "dtype_policy": "float32"}
-"""Settings of the process, as Keras starts with them."""
+DEFAULTS = {"floatx": "float32", "image_data_format": "channels_last", "dtype_policy": "float32", "epsilon": 1e-7}
+"""Settings of the process that change results, as Keras starts with them."""
+
+POLICY = "dtype_policy"
 
 
 def settings() -> dict[str, Any]:
     """Return the settings of the process that differ from the defaults."""
     config = keras.config
-    policy = config.dtype_policy().name
-    found = {"floatx": config.floatx(), "image_data_format": config.image_data_format(), "dtype_policy": policy}
+    found = {name: getattr(config, name)() for name in DEFAULTS if name != POLICY}
+    policy = own_policy()
+    found[POLICY] = config.floatx() if policy is None else policy.name
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
 
 
 def make(wanted: Mapping[str, Any]) -> None:
     """Make some settings, and return the others to their defaults."""
     chosen = {**DEFAULTS, **wanted}
-    keras.config.set_floatx(chosen["floatx"])
-    keras.config.set_image_data_format(chosen["image_data_format"])
-    keras.config.set_dtype_policy(chosen["dtype_policy"])
+    for name, value in chosen.items():
+        if name != POLICY:
+            getattr(keras.config, f"set_{name}")(value)
+    set_policy(None if chosen[POLICY] == chosen["floatx"] else chosen[POLICY])
+
+
+def own_policy() -> Any:
+    """Return the dtype policy of the process; None if it follows ``floatx``.
+
+    Keras keeps the policy that it derives from ``floatx`` when the first layer is made, and ``set_floatx`` does not
+    change it any more. It is derived again for each trial, so that what a trial gets does not depend on others.
+    """
+    policy = global_state.get_global_attribute(POLICY)
+    if policy is None or policy.name == keras.config.floatx():
+        global_state.set_global_attribute(POLICY, None)
+        return None
+    return policy
+
+
+def set_policy(policy: Any) -> None:
+    """Set the dtype policy; None lets it follow ``floatx``."""
+    if policy is None:
+        global_state.set_global_attribute(POLICY, None)
+    else:
+        keras.config.set_dtype_policy(policy)

@@ -16,8 +16,9 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError, describe
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.in_turn import InTurn
-from hopfleet.frameworks.keras import backend
+from hopfleet.frameworks.keras import backend, surroundings
 from hopfleet.frameworks.keras.session import Hooks, KerasSession, Model
+from hopfleet.frameworks.process_settings import ProcessSetting
 from hopfleet.support.files import move, remove_file, write_atomically
 
 
@@ -78,6 +79,9 @@ class KerasFramework(Framework):
 
     def apply(self, settings: Mapping[str, Any]) -> None:
         backend.make(settings)
+
+    def process_settings(self) -> Sequence[ProcessSetting]:
+        return surroundings.process_settings()
 
 
 def _read_back(path: Path, model: Model) -> Model:

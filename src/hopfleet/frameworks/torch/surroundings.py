@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 
 import torch
@@ -17,24 +18,12 @@ Autocast = tuple[bool, tuple[tuple[bool, torch.dtype], ...]]
 """Whether autocast keeps casts of weights, and for each type of device whether autocast is on, and its type."""
 
 
-class InferenceMode:
-    """Inference mode, which has no setter: it is as entered last, so that it is put back by entering it again."""
-
-    def __init__(self) -> None:
-        self._entered: list[object] = []
-
-    def restore(self, value: bool) -> None:
-        mode = torch.inference_mode(value)
-        mode.__enter__()
-        self._entered.append(mode)  # it would be left with the last reference
-
-
 def process_settings() -> list[ProcessSetting]:
     """Return the rows of PyTorch."""
     return [
         ProcessSetting("settings of torch", settings.read, _make, keys=True, glance=_glance),
         ProcessSetting("the default device of torch", torch.get_default_device, _set_default_device),
-        ProcessSetting("inference mode", torch.is_inference_mode_enabled, InferenceMode().restore),
+        ProcessSetting("inference mode", torch.is_inference_mode_enabled, _set_inference_mode),
         ProcessSetting("grad mode", torch.is_grad_enabled, torch.set_grad_enabled, glance=torch.is_grad_enabled),
         ProcessSetting("autocast", _autocast, _set_autocast, glance=lambda: torch.is_autocast_enabled("cpu")),
         ProcessSetting(
@@ -58,6 +47,17 @@ def _make(values: Mapping[str, Value]) -> None:
     """Make some settings; those that are absent return to their defaults."""
     wanted = {**settings.read(), **values}
     settings.make({name: value for name, value in wanted.items() if value is not ABSENT})  # type: ignore[comparison-overlap]
+
+
+def _set_inference_mode(value: bool) -> None:
+    """Set inference mode, which has no setter: the mode entered last counts.
+
+    A mode is left with its last reference, and what was in force before would return. So one reference is never given
+    up.
+    """
+    mode = torch.inference_mode(value)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(mode))
+    mode.__enter__()
 
 
 def _set_default_device(device: torch.device) -> None:

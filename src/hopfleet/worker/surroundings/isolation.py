@@ -123,17 +123,6 @@ class Isolation:
             raise failure
 
 
-def alike(one: Changes, other: Changes) -> bool:
-    """Whether the own settings of two trials are the same."""
-    if one.keys() != other.keys():
-        return False
-    return all(one[name].keys() == other[name].keys() and not _differ(one[name], other[name]) for name in one)
-
-
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return not all(same(value, other[key]) for key, value in one.items())
-
-
 def merged(own: Changes, further: Changes) -> Changes:
     """Return a trial's own settings with further changes."""
     return {name: {**own.get(name, {}), **further.get(name, {})} for name in {**own, **further}}
