@@ -449,3 +449,44 @@ def test_metrics_that_are_not_means_are_those_of_the_whole_set() -> None:
     assert {name for name, value in found.items() if isinstance(value, Gathered)} == {"auc", "rmse"}
     for name in ("auc", "rmse", "mae"):
         assert found[name].mean == pytest.approx(theirs[name], rel=1e-5)
+
+
+class Peak(keras.metrics.Metric):
+    """A metric with one variable, which ``config["state"]`` makes: only sums can be merged."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(name="peak")
+        self.state = state
+        self.kept = self.add_variable((), "ones" if state == "sum from 1" else "zeros", name="kept")
+
+    def update_state(self, y: Any, made: Any, sample_weight: Any = None) -> None:
+        made = keras.ops.max(made) if self.state == "maximum" else keras.ops.sum(made)
+        join = {"maximum": keras.ops.maximum, "latest": lambda kept, new: new}.get(self.state, keras.ops.add)
+        self.kept.assign(join(self.kept, made))
+
+    def result(self) -> Any:
+        return keras.ops.sqrt(self.kept)
+
+
+@pytest.mark.parametrize("state", ["sum", "sum from 1", "maximum", "latest"])
+def test_a_metric_whose_state_is_no_sum_is_refused(state: str) -> None:
+    class Scored(hop.KerasTask):
+        def build(self, config: Any) -> Any:
+            inputs = keras.Input((X.shape[1],))
+            made = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
+            made.compile(optimizer="sgd", loss="mse", metrics=[Peak(state)])
+            return made
+
+        def example(self, batch: Any) -> Any:
+            return batch["x"], batch["x"][:, :1]
+
+    session = opened(Scored(), {})
+    if state == "sum":
+        found = session.evaluate(batches(), seed=0)["peak"].mean
+        made = keras.ops.convert_to_numpy(session.model(X))
+        assert found == pytest.approx(float(np.sqrt(made.sum())), rel=1e-5)
+        return
+    with pytest.raises(
+        TaskError, match=r"metric 'peak': the variables of Peak must be sums over rows, got '\w+', which"
+    ):
+        session.evaluate(batches(), seed=0)

@@ -14,6 +14,7 @@ import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import IsolationError
+from hopfleet.frameworks.lightning.metrics import state_of
 from hopfleet.frameworks.whole_set import collected
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
@@ -558,3 +559,34 @@ def test_logged_metrics_are_those_of_the_whole_set() -> None:
     metric = torchmetrics.R2Score()
     gathered = collected({"r2": hop.WholeSet(metric, made, y)})["r2"]
     assert gathered.mean == torchmetrics.R2Score()(made, y).item()
+
+
+@pytest.mark.parametrize("reduce", ["sum", "cat", "max", None, torch.prod])
+def test_a_metric_whose_states_cannot_be_joined_is_refused(reduce: Any) -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class Own(torchmetrics.Metric):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("kept", [] if reduce == "cat" else torch.tensor(0.0), dist_reduce_fx=reduce)
+
+        def update(self, value: Any) -> None:
+            if reduce == "cat":
+                self.kept.append(value)
+            else:
+                self.kept = torch.maximum(self.kept, value) if reduce == "max" else self.kept + value
+
+        def compute(self) -> Any:
+            return torch.stack(self.kept).sum() if isinstance(self.kept, list) else self.kept
+
+    metric = Own()
+    states = []
+    for value in (2.0, 3.0):
+        metric.reset()
+        metric.update(torch.tensor(value))
+        if reduce not in ("sum", "cat", "max"):
+            with pytest.raises(TaskError, match=r"the state 'kept' of Own must be merged by 'sum'.*got dist_reduce_fx="):
+                state_of("own", metric)
+            return
+        states.append(collected({"own": state_of("own", metric)})["own"])
+    assert (states[0] + states[1]).mean == {"sum": 5, "cat": 5, "max": 3}[reduce]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -694,3 +695,30 @@ def fitted(name: str, **how: Any) -> list[bytes]:
 def test_whole_experiments_have_the_same_bits():
     wanted = fitted("alone", backend="inline", worker_options=hop.WorkerOptions(fuse="off"))
     assert fitted("shared", worker_options=hop.WorkerOptions(transform_workers=1), workers=2) == wanted
+
+
+class Unclean(hop.TorchTask):
+    """Changes its process in each transform, and depends on it."""
+
+    def transform(self, batch, rng):
+        seen = np.geterr()["over"] == "ignore", os.environ.get("OWN_VARIABLE"), Path.cwd() == Path("/")
+        np.seterr(over="ignore")
+        os.environ["OWN_VARIABLE"] = str(rng)
+        os.chdir("/")
+        return {**batch, "x": batch["x"] + zlib.crc32(repr(seen).encode())}
+
+
+def test_batches_do_not_depend_on_which_others_a_transform_worker_has_made(spec, tmp_path):
+    spec = replace(spec, task=Unclean())
+    source = sources(spec.train)[1]
+    unit = [source.epoch, source.partition, source.batch_size]
+
+    def made(name: str, numbers: list[int]) -> dict[str, Any]:
+        cache = SharedBatchCache(tmp_path / name, 1 << 20)
+        make = batch_maker(spec, cache)
+        for number in numbers:
+            make(unit, number)
+        return cache.get(source.name, numbers[-1])
+
+    assert same([made("alone", [1])], [made("after", [0, 1])])
+    assert "OWN_VARIABLE" not in os.environ

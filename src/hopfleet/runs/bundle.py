@@ -31,7 +31,8 @@ from hopfleet.phrases import shown
 from hopfleet.runs.bundle_files import FILE, check_files, read_description
 from hopfleet.runs.card import model_card
 from hopfleet.runs.evaluation import naming_differences, open_data
-from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
+from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined
+from hopfleet.runs.guest import Guest
 from hopfleet.runs.prediction import check_hook, check_target, collected, predictions
 from hopfleet.runs.replacing import check_place, difference, put_in_place
 from hopfleet.runs.results import Results
@@ -80,6 +81,7 @@ class Bundle:
         self._task = task
         self._configs = configs
         self._trust = trust
+        self._guest = Guest(task)
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
@@ -91,7 +93,7 @@ class Bundle:
         """The model on the CPU, ready to predict."""
         self._check_same()
         framework, members = self._task.framework, self.content["models"]
-        with framework.applied(self.content["settings"]):
+        with framework.applied(self.content["settings"]), self._guest.building():
             models = [
                 framework.unpack(
                     revealed(config, {one: read(one) for one in references(config)}), self.folder / each["file"]
@@ -116,11 +118,13 @@ class Bundle:
         with temporary_folder("hopfleet-") as folder:
             data = open_data(rows, self.content["columns"], recipe, folder / "data", labelled=False)
             with naming_differences(data, self.content["columns"], labelled=False):
-                return collected(predictions(self._task, model, data, batch_size), path, to)
+                return collected(predictions(self._task, model, self._guest, data, batch_size), path, to)
 
     def predicted(self, batch: Mapping[str, Any]) -> pa.RecordBatch:
         """Return the predictions for a batch of prepared rows."""
-        return predicted(self._task, self.model, dict(batch))
+        model = self.model
+        with self._guest.within():
+            return predicted(self._task, model, dict(batch))
 
     @property
     def has_recipe(self) -> bool:
@@ -194,7 +198,9 @@ def write_bundle(results: Results, members: Mapping[str, float], path: Path, tas
     """Write a bundle, load it again, and return the largest deviation of its predictions; it is complete or absent."""
     check_place(path, str(path), _objection)
     batch = find_data(results.folder, "train").head(EXAMPLES)
-    wanted = predicted(task, joined_model(results, members, task, logits=logits), batch)
+    model, guest = joined(results, members, task, logits=logits)
+    with guest.within():
+        wanted = predicted(task, model, batch)
     with beside(path) as made:  # in the end, what failed is there, or the bundle that was replaced
         content = _fill(made, results, members, task, logits)
         _describe(made, {**content, "deviation": None})

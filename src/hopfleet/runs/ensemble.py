@@ -121,19 +121,23 @@ class Ensemble:
         """Return how often the greedy selection takes each trial."""
         valid = self._valid()
         framework, measure = self._measure(valid)
-        models = [self.results[name].model(self._task) for name in names]
+        built = [self.results[name].built(self._task) for name in names]
         seen: list[tuple[Batch, list[list[Any]]]] = []
         for batch in self._batches(valid):
-            recorders = [Recorder(model) for model in models]
-            for recorder in recorders:
-                measure(recorder, batch)
+            recorders = [Recorder(model) for model, _ in built]
+            for recorder, (_, guest) in zip(recorders, built, strict=True):
+                with guest.within():
+                    measure(recorder, batch)
             seen.append((batch, [recorder.outputs for recorder in recorders]))
         metric, mode = self.results.definition["metric"], self.results.definition["mode"]
         sign = -1 if mode == "max" else 1
 
         def score(counts: Sequence[int]) -> float:
             shares = [count / sum(counts) for count in counts]
-            found = total(measure(Replay(framework, outputs, shares, self.logits), batch) for batch, outputs in seen)
+            with built[0][1].within():
+                found = total(
+                    measure(Replay(framework, outputs, shares, self.logits), batch) for batch, outputs in seen
+                )
             if metric not in found:
                 raise UsageError(
                     f"weights='greedy': the experiment's metric {metric!r} is not one that metrics() returns; use "

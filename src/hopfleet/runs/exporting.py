@@ -11,6 +11,7 @@ from typing import Any
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Task
 from hopfleet.phrases import shown
+from hopfleet.runs.guest import Guest
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.support.files import trouble, write_atomically
@@ -87,11 +88,13 @@ def export_models(
 def _converted(
     results: Results, members: Mapping[str, float], path: Path, kind: str, task: Task, logits: bool
 ) -> float:
-    model = joined_model(results, members, task, logits=logits)
+    model, guest = joined(results, members, task, logits=logits)
     found: list[float] = []
 
     def fill(place: Path) -> None:
-        found.append(task.framework.convert(model, kind, place, calling(results, members, task)))
+        call = calling(results, members, task)
+        with guest.within():
+            found.append(task.framework.convert(model, kind, place, call))
         check_deviation(path, found[0])
 
     write_atomically(path, fill, durable=True)
@@ -100,8 +103,17 @@ def _converted(
 
 def joined_model(results: Results, members: Mapping[str, float], task: Task, *, logits: bool) -> Any:
     """Return the model of a trial, or one model of several."""
-    models = [results[name].model(task) for name in members]
-    return models[0] if len(models) == 1 else task.framework.ensemble(models, [*members.values()], logits=logits)
+    if len(members) == 1:
+        return results[next(iter(members))].model(task)
+    return joined(results, members, task, logits=logits)[0]
+
+
+def joined(results: Results, members: Mapping[str, float], task: Task, *, logits: bool) -> tuple[Any, Guest]:
+    """Return the model of a trial, or one model of several, and the first trial, whose hooks run with the model."""
+    models, guests = zip(*(results[name].built(task) for name in members), strict=True)
+    if len(models) == 1:
+        return models[0], guests[0]
+    return task.framework.ensemble(models, [*members.values()], logits=logits), guests[0]
 
 
 def calling(results: Results, members: Mapping[str, float], task: Task) -> Callable[[Any], object]:

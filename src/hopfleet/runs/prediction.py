@@ -15,7 +15,8 @@ from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import lacks_predict
 from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import naming_differences, open_data, recipe_of
-from hopfleet.runs.exporting import joined_model
+from hopfleet.runs.exporting import joined
+from hopfleet.runs.guest import Guest
 from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
 from hopfleet.runs.place import Place
 from hopfleet.runs.replacing import check_predictions, put_predictions
@@ -71,10 +72,10 @@ def predict(
     Every row is read once, and workers share the partitions.
     """
     path, train = check_target(to), find_data(results.folder, "train")
-    check_hook(task, lambda: joined_model(results, weights, task, logits=logits))
+    check_hook(task, lambda: joined(results, weights, task, logits=logits)[0])
     if to is iter:
-        model = joined_model(results, weights, task, logits=logits)
-        return _iterated(task, model, data, train, batch_size)
+        model, guest = joined(results, weights, task, logits=logits)
+        return _iterated(task, model, guest, data, train, batch_size)
     first = candidate(results, next(iter(weights)))
     work = job(results, weights, data, task, logits=logits, batch_size=batch_size)
     with space_for(path, work) as space:
@@ -111,11 +112,13 @@ def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
     return data.rows
 
 
-def _iterated(task: Task, model: Any, data: Any, train: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
+def _iterated(
+    task: Task, model: Any, guest: Guest, data: Any, train: Dataset, batch_size: int
+) -> Iterator[pa.RecordBatch]:
     with temporary_folder("hopfleet-") as folder:
         opened = open_data(data, train.columns, recipe_of(train), folder / "data", labelled=False)
         with naming_differences(opened, train.columns, labelled=False):
-            yield from predictions(task, model, opened, batch_size)
+            yield from predictions(task, model, guest, opened, batch_size)
 
 
 def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any:
@@ -134,8 +137,10 @@ def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any
     return rows
 
 
-def predictions(task: Task, model: Any, data: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
+def predictions(task: Task, model: Any, guest: Guest, data: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
     """Yield the predictions for all rows of a data set, partition after partition."""
     for part in range(len(data)):
         for batch in data.batches(part, batch_size=batch_size):
-            yield predicted(task, model, batch)
+            with guest.within():
+                made = predicted(task, model, batch)
+            yield made

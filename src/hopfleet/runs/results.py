@@ -64,6 +64,8 @@ class Results(Signposted):
             self.find_task()
         self.history = empty_history(self.definition)
         self._read = 0
+        #: Trials whose model changes settings of the process, if the user was told.
+        self.told: set[str] = set()
         self.refresh()
 
     def refresh(self) -> Results:

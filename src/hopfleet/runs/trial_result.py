@@ -16,10 +16,12 @@ from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.history import TrialHistory
 from hopfleet.monitor.page import trial_html
 from hopfleet.phrases import did_you_mean
+from hopfleet.runs.guest import Guest
 from hopfleet.runs.place import Place
 from hopfleet.safe_text import visible
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
+from hopfleet.support.logging import messages
 from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:
@@ -132,9 +134,25 @@ class TrialResult(Signposted):
         return self._file(max(self._trial.saved, default=None), "last")
 
     def model(self, task: Task | None = None) -> Any:
-        """Return the model of the best epoch, ready to predict."""
+        """Return the model of the best epoch, ready to predict.
+
+        What ``build`` changes in the process, such as the default dtype, is put back and named once.
+        """
+        model, guest = self.built(task)
+        if guest.changes and self.id not in self._results.told:
+            self._results.told.add(self.id)
+            messages().warning(
+                "%s: build() changed %s; the model was built with that, and this process keeps its own settings: make "
+                "the change yourself where you call the model",
+                self.id, guest.changes,
+            )  # fmt: skip
+        return model
+
+    def built(self, task: Task | None) -> tuple[Any, Guest]:
+        """Return the model of the best epoch, and its trial as a guest of this process, which runs its hooks."""
         with self.opened(task) as (framework, config, checkpoint):
-            return framework.model(config, checkpoint)
+            model = framework.model(config, checkpoint)
+        return model, self._guest
 
     def export(
         self,
@@ -189,7 +207,8 @@ class TrialResult(Signposted):
         check(path, self._trial.saved[self._trial.best.version].digest)
         config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
         framework = self._results.find_task(task).framework
-        with framework.applied(self._results.definition.get("settings", {})):
+        self._guest = Guest(self._results.find_task(task))
+        with framework.applied(self._results.definition.get("settings", {})), self._guest.building():
             yield framework, config, path
 
     def log(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -113,11 +113,11 @@ class KerasSession(HostSession):
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         with self.environment(seed), self._unchanged():
-            found = add([self._measured(batch) for batch in batches])
+            found = add([self._measured(batch, first=not number) for number, batch in enumerate(batches)])
             self.model.reset_metrics()
             return found
 
-    def _measured(self, batch: Batch) -> dict[str, RowSum]:
+    def _measured(self, batch: Batch, *, first: bool) -> dict[str, RowSum]:
         x, y, weight = example_of(self.hooks, batch)
         self.ensure_built(x)
         self.model.reset_metrics()
@@ -125,12 +125,41 @@ class KerasSession(HostSession):
         rows, whole = len(keras.tree.flatten(x)[0]), self._whole_names()
         means = {name: RowSum.of(float(value), rows) for name, value in found.items() if name not in whole}
         state = {str(number): value(each) for number, each in enumerate(self.model.metrics_variables)} if whole else {}
+        if first and whole:
+            self._check_sums(lambda: self.model.test_on_batch(x, y, sample_weight=weight))
         return means | collected({name: States(_Merged(self.model, name), state) for name in found if name in whole})
 
-    def _whole_names(self) -> set[str]:
-        """Return the names of values that are not means over rows, such as those of AUC or F1Score."""
+    def _check_sums(self, repeat: Callable[[], object]) -> None:
+        """Raise TaskError if the state of a metric of the user's own does not double when a batch is repeated.
+
+        States of batches and partitions are added: any other state, such as a maximum, would make a wrong score.
+        """
+        own = [each for each in self._whole_metrics() if not type(each).update_state.__module__.startswith("keras.")]
+        before = [[value(one) for one in each.variables] for each in own]
+        if own:
+            vars(self.model)["reset_metrics"] = lambda: None
+            try:
+                repeat()
+            finally:
+                del vars(self.model)["reset_metrics"]
+        for each, states in zip(own, before, strict=True):
+            for variable, once in zip(each.variables, states, strict=True):
+                if not np.allclose(value(variable), 2 * once.astype("float64"), rtol=1e-3):
+                    raise TaskError(
+                        f"metric {each.name!r}: the variables of {type(each).__name__} must be sums over rows, got "
+                        f"{variable.name!r}, which {_brief(once)} after a batch and {_brief(value(variable))} after "
+                        "the same batch again: let update_state() add to variables that begin at 0, and result() "
+                        "compute the score from them, as keras.metrics.AUC does"
+                    )
+
+    def _whole_metrics(self) -> list[Any]:
+        """Return the metrics whose values are not means over rows, such as AUC or F1Score."""
         nested = [getattr(each, "metrics", None) or [each] for each in self.model.metrics]
-        others = [each.name for some in nested for each in some if type(each).result is not keras.metrics.Mean.result]
+        return [each for some in nested for each in some if type(each).result is not keras.metrics.Mean.result]
+
+    def _whole_names(self) -> set[str]:
+        """Return the names of values that are not means over rows."""
+        others = [each.name for each in self._whole_metrics()]
         found = self.model.get_metrics_result() if others else {}
         # The name of an output, or a number, may be part of a value's name.
         return {name for name in found if any(each in name for each in others)}
@@ -258,6 +287,11 @@ class _Merged:
             found = keras.ops.convert_to_numpy(self._model.get_metrics_result()[self._name])
             self._model.reset_metrics()
         return found
+
+
+def _brief(state: np.ndarray[Any, Any]) -> str:
+    """Return the value of a variable in a message."""
+    return f"was {state.item():g}" if state.size == 1 else f"had the sum {state.sum():g}"
 
 
 def _sum(value: Any, rows: int) -> RowSum:

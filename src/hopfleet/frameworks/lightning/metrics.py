@@ -11,6 +11,9 @@ import torch
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.whole_set import States
 
+REDUCTIONS = ("dim_zero_sum", "dim_zero_cat", "dim_zero_mean", "dim_zero_min", "dim_zero_max")
+"""The functions of torchmetrics that stand for the words in ``add_state(dist_reduce_fx=...)``."""
+
 
 def is_metric(value: object) -> bool:
     """Whether a value is a metric of torchmetrics."""
@@ -21,7 +24,23 @@ def state_of(name: str, metric: Any) -> States:
     """Return the state of a metric after the rows of one batch."""
     if not metric.update_called:
         raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
+    for key, reduce in metric._reductions.items():
+        if not _merges(metric, key, reduce):
+            raise TaskError(
+                f"self.log({name!r}, metric): the state {key!r} of {type(metric).__name__} must be merged by 'sum', "
+                f"'cat', 'mean', 'min' or 'max', got dist_reduce_fx={getattr(reduce, '__name__', reduce)}, which "
+                "does not tell how the states of batches are joined: name one of these words in add_state()"
+            )
     return States(Merged(metric), {key: getattr(metric, key) for key in metric._reductions})
+
+
+def _merges(metric: Any, key: str, reduce: Any) -> bool:
+    """Whether the state of a metric after several batches follows from its states after each of them.
+
+    Metrics of torchmetrics itself also join states in compute(), as they do on several devices.
+    """
+    known = type(metric).__module__.startswith("torchmetrics.")
+    return known or isinstance(getattr(metric, key), list) or getattr(reduce, "__name__", "") in REDUCTIONS
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ from hopfleet.support.logging import BATCHES, messages
 from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
 from hopfleet.worker.feeding.transform_workers import Make, TransformServer, TransformWorkers
 from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.surroundings.isolation import Isolation
+from hopfleet.worker.surroundings.table import shared_settings
 
 CONFIG = "transform() reads self.config, so each trial needs batches of its own"
 
@@ -306,8 +308,13 @@ def open_feed(spec: WorkerSpec, folder: Path | None, private: Sequence[int]) -> 
 
 
 def batch_maker(spec: WorkerSpec, batch_cache: SharedBatchCache) -> Make:
-    """Return the function that a transform worker runs for each batch."""
+    """Return the function that a transform worker runs for each batch.
+
+    What the transform changes in the process is put back, or batches would depend on which others the process has made.
+    Names in the user's code stay: a transform may keep there what takes long to load.
+    """
     feed = Feed(spec.task)
+    isolation = Isolation(shared_settings(spec.task), guest=False)
     latest: tuple[Any, Any] = (None, None)
 
     def make(unit: Any, number: int) -> float:
@@ -321,7 +328,8 @@ def batch_maker(spec: WorkerSpec, batch_cache: SharedBatchCache) -> Make:
         if latest[0] != source:
             latest = source, source.picker()
         began = time.perf_counter()
-        batch = feed.make(source, number, latest[1](number))
+        with isolation.around({}):
+            batch = feed.make(source, number, latest[1](number))
         seconds = time.perf_counter() - began
         if not batch_cache.put(source.name, number, batch):
             raise OSError("the batch could not be put into shared memory")

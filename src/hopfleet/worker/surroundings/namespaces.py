@@ -51,10 +51,12 @@ class Content(Shared):
 class Namespaces:
     """The namespaces of the code of one task. They are looked up anew when modules have been imported."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, attributes: bool = True) -> None:
         while isinstance(inner := getattr(task, "inner", None), Task):
             task = inner
         self._task = task
+        #: Whether the attributes of the task are among the names.
+        self._attributes = attributes
         self._imported = -1
         self._spaces: dict[str, Any] = {}
         #: What was read last: the names of each space, and the containers among their values.
@@ -66,6 +68,8 @@ class Namespaces:
         """Return the values of all names: the same object as long as nothing has changed."""
         if self._imported != len(sys.modules):
             self._spaces = dict(_spaces(self._task))
+            if not self._attributes:
+                del self._spaces[TASK]
             self._imported = len(sys.modules)
             self._seen = []
         if not self._unchanged():

@@ -42,14 +42,21 @@ SIGNALS: Mapping[str, int] = {
 """The numbers of signals that programs handle."""
 
 
-def settings_of(task: Task) -> list[ProcessSetting]:
-    """Return the table for the code of a task: the settings of Python, of its framework, and of its own names."""
-    names = Namespaces(task)
+def settings_of(task: Task, *, attributes: bool = True) -> list[ProcessSetting]:
+    """Return the table for the code of a task: the settings of Python, of its framework, and of its own names.
+
+    Unless ``attributes`` of the task belong to a trial, they are left as they are.
+    """
+    names = Namespaces(task, attributes=attributes)
     return [
-        *python_settings(),
-        *task.framework.process_settings(),
+        *shared_settings(task),
         ProcessSetting("names in your code", names.read, names.restore, keys=True),
     ]
+
+
+def shared_settings(task: Task) -> list[ProcessSetting]:
+    """Return the settings of Python and of a task's framework, which all code of a process shares."""
+    return [*python_settings(), *task.framework.process_settings()]
 
 
 def python_settings() -> list[ProcessSetting]:
