@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.helpers.cluster.chained import chained
 from tests.helpers.cluster.joined import Clusters
 from tests.helpers.cluster.started import fingerprints, messages
 from tests.helpers.sample_tasks import Augmented, Changing, Dropping
+from tests.system import test_whole_set
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -51,6 +53,16 @@ def test_live_items_have_the_same_bits_on_a_cluster() -> None:
     alone, spread = fitted("alone", "inline", 1), fitted("spread", "ray", 2)
     assert fingerprints(spread.folder) == fingerprints(alone.folder)
     assert [trial.metrics for trial in spread.trials] == [trial.metrics for trial in alone.trials]
+
+
+def test_whole_sets_are_scored_on_a_cluster(tmp_path: Path) -> None:
+    valid = hop.partition(test_whole_set.arrays(61, seed=1), tmp_path / "valid", partitions=4)
+    alone, spread = (
+        test_whole_set.fitted(valid, name=backend, backend=backend, workers=workers)
+        for backend, workers in (("inline", 1), ("ray", 2))
+    )
+    assert test_whole_set.curves(spread) == test_whole_set.curves(alone)
+    assert {trial.metrics["rows"] for trial in spread.trials} == {61}
 
 
 def test_trials_on_a_cluster_do_not_see_what_others_change() -> None:

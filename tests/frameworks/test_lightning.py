@@ -585,7 +585,9 @@ def test_a_metric_whose_states_cannot_be_joined_is_refused(reduce: Any) -> None:
         metric.reset()
         metric.update(torch.tensor(value))
         if reduce not in ("sum", "cat", "max"):
-            with pytest.raises(TaskError, match=r"the state 'kept' of Own must be merged by 'sum'.*got dist_reduce_fx="):
+            with pytest.raises(
+                TaskError, match=r"the state 'kept' of Own must be merged by 'sum'.*got dist_reduce_fx="
+            ):
                 state_of("own", metric)
             return
         states.append(collected({"own": state_of("own", metric)})["own"])

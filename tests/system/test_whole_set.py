@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from hopfleet.cli.app import main
 from hopfleet.errors import HopfleetError
 from hopfleet.frameworks import whole_set
 from tests.helpers.sample_tasks import Plain, arrays
+
+DIES = "DIES_AT_SCORE"
+"""The variable with the number of scores after which a process kills itself."""
 
 
 def f1(targets: Any, outputs: Any) -> float:
@@ -35,7 +41,23 @@ class Scored(Plain):
             **found,
             "f1": hop.WholeSet(f1, logits.argmax(1), batch["y"]),
             "order": hop.WholeSet(order, logits, logits),
+            "rows": hop.WholeSet(count, logits, batch["y"]),
+            "fixed": hop.WholeSet(f1, guessed(batch["x"]), batch["y"]),
         }
+
+
+def count(targets: Any, outputs: Any) -> int:
+    """Return how many rows are scored at once. With a number of calls to die at, this may be the last call."""
+    if limit := os.environ.get(DIES):
+        os.environ[DIES] = str(int(limit) - 1)
+        if limit == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+    return len(targets)
+
+
+def guessed(x: Any) -> Any:
+    """Return outputs that no model has a part in."""
+    return (x.mean((1, 2, 3)) > 1.2) * 2
 
 
 def order(targets: Any, outputs: Any) -> float:
@@ -48,7 +70,7 @@ def rows(data: hop.Dataset) -> tuple[Any, Any]:
     return tuple(np.concatenate([batch[name] for batch in some]) for name in ("x", "y"))
 
 
-def fitted(valid: Any, **changes: Any) -> hop.Results:
+def fitted(valid: Any, overwrite: bool = True, **changes: Any) -> hop.Results:
     given: dict[str, Any] = {
         "train": arrays(),
         "valid": valid,
@@ -61,7 +83,7 @@ def fitted(valid: Any, **changes: Any) -> hop.Results:
         "partitions": 1,  # one visit per epoch, so that models do not depend on the order of visits
         **changes,
     }
-    return hop.Experiment(Scored(), **given).fit(quiet=True, overwrite=True)
+    return hop.Experiment(Scored(), **given).fit(quiet=True, overwrite=overwrite)
 
 
 @pytest.fixture
@@ -87,7 +109,9 @@ def test_one_worker_and_four_and_flotillas(valid: hop.Dataset, capsys: pytest.Ca
     best = together.best
     for workers in (1, 3):
         found = together.test(valid, workers=workers, backend="inline")
-        assert found[best.id] == {name: best.metrics[name] for name in ("accuracy", "loss", "f1", "order")}
+        assert found[best.id] == {
+            name: best.metrics[name] for name in ("accuracy", "loss", "f1", "order", "rows", "fixed")
+        }
     joined = hop.Ensemble(together, top=2, weights="greedy")
     assert joined.test(backend="inline")["f1"] >= best.metrics["f1"]
     assert main(["verify", "e"]) == 0
@@ -106,10 +130,58 @@ def test_processes(valid: hop.Dataset, fuse: str) -> None:
 
 def test_folds_are_pooled(tmp_path: Path) -> None:
     train = hop.partition(arrays(90), tmp_path / "train", partitions=3)
-    results = fitted("kfold(3)", train=train, partitions=None, batch_size=8, workers=2, search=hop.Grid(max_epochs=1))
-    again = fitted("kfold(3)", train=train, partitions=None, batch_size=8, workers=1, search=hop.Grid(max_epochs=1))
-    assert all(0 <= trial.metrics["f1"] <= 1 for trial in results.trials)
-    assert len({trial.metrics["order"] for trial in again.trials}) == 3
+    given: Any = {"train": train, "partitions": None, "batch_size": 8, "search": hop.Grid(max_epochs=1)}
+    x, y = rows(train)
+    pooled = f1(y, guessed(x))
+    folds = [train.batches(part, batch_size=1000) for part in range(3)]
+    assert pooled != pytest.approx(np.mean([f1(one["y"], guessed(one["x"])) for (one,) in folds]), rel=1e-3)
+    for workers in (1, 2):
+        for trial in fitted("kfold(3)", workers=workers, **given).trials:
+            assert (trial.metrics["rows"], trial.metrics["fixed"]) == (90, pooled)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
+def test_a_team_scores_all_rows_in_their_order(valid: hop.Dataset) -> None:
+    results = fitted(valid, workers=1, backend="local", parallelism="ddp:2", batch_size=16)
+    x, y = rows(valid)
+    for trial in results.trials:
+        assert_scores(trial.metrics, trial.model(), x, y)
+
+
+def assert_scores(metrics: Any, model: Any, x: Any, y: Any) -> None:
+    """Assert that metrics are those of a model on all rows, in their order."""
+    logits = model(torch.from_numpy(x)).detach().numpy()
+    assert (metrics["rows"], metrics["fixed"]) == (len(y), f1(y, guessed(x)))
+    assert metrics["f1"] == f1(y, logits.argmax(1))
+    assert metrics["order"] == pytest.approx(order(logits, logits), rel=1e-5)
+
+
+def test_a_refitted_model_is_scored(valid: hop.Dataset) -> None:
+    again = fitted(valid, workers=1, batch_size=8, search=hop.Grid(max_epochs=1)).refit(backend="inline", quiet=True)
+    (found,) = again.test(valid, backend="inline").values()
+    assert_scores(found, again.best.model(), *rows(valid))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["inline", "local"])
+def test_killed_while_it_scores(
+    valid: hop.Dataset, backend: str, monkeypatch: pytest.MonkeyPatch, own_home: Path
+) -> None:
+    """Inline, the driver is killed with its worker, and the run is resumed; else a worker is replaced."""
+    from tests.helpers import warm  # this module is the user's code, and all that it imports is watched
+    from tests.helpers.processes import environment
+
+    bits = curves(fitted(valid, workers=1, name="undisturbed"))
+    code = f"from tests.system import test_whole_set as t; t.begun({valid.url!r}, {backend!r})"
+    done = warm.run([sys.executable, "-c", code], env={**environment(), "HOPFLEET_HOME": str(own_home), DIES: "3"})
+    assert done.returncode == (-signal.SIGKILL if backend == "inline" else 0), done.stderr[-2000:]
+    assert curves(begun(valid.url, backend)) == bits
+
+
+def begun(url: str, backend: str) -> hop.Results:
+    """Begin an experiment, or go on with it."""
+    return fitted(hop.Dataset(url), overwrite=False, workers=1, backend=backend, name="killed")
 
 
 class Undefined(Plain):

@@ -148,8 +148,8 @@ class KerasSession(HostSession):
                     raise TaskError(
                         f"metric {each.name!r}: the variables of {type(each).__name__} must be sums over rows, got "
                         f"{variable.name!r}, which {_brief(once)} after a batch and {_brief(value(variable))} after "
-                        "the same batch again: let update_state() add to variables that begin at 0, and result() "
-                        "compute the score from them, as keras.metrics.AUC does"
+                        "the same batch again: let update_state() add to its variables, and result() compute the "
+                        "score from them, as keras.metrics.AUC does"
                     )
 
     def _whole_metrics(self) -> list[Any]:
