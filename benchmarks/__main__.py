@@ -75,9 +75,9 @@ def commit() -> str:
 
 def write(results: str, document: Path, begin: str = BEGIN, end: str = END) -> None:
     """Replace the text between two marker lines of a document."""
-    before, rest = document.read_text().split(begin)
+    before, rest = document.read_text(encoding="utf-8").split(begin)
     after = rest.split(end)[1]
-    document.write_text(f"{before}{begin}\n\n{results}\n\n{end}{after}")
+    document.write_text(f"{before}{begin}\n\n{results}\n\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def _round(backend: Local, workers: list[str], version: int) -> None:
 
 
 def _rollup(pid: int) -> dict[str, float]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
     return {line.partition(":")[0]: float(line.split()[1]) * 1024 for line in lines}
 
 

@@ -288,7 +288,7 @@ def clicked(opened: Any, port: int, home: Path, count: int) -> Row:
 
 def processor(process: int) -> float:
     """Return the seconds of a core that a process has used."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -302,5 +302,5 @@ def main_thread(devtools: Any) -> float:
 
 def memory(process: int) -> float:
     """Return the peak resident memory of a process in bytes."""
-    status = Path(f"/proc/{process}/status").read_text()
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     return float(status.split("VmHWM:")[1].split()[0]) * 1024

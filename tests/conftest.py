@@ -48,7 +48,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     wanted = config.option.markexpr
     if collection_path.suffix != ".py" or not wanted:
         return None
-    text = collection_path.read_text()
+    text = collection_path.read_text(encoding="utf-8")
     if wanted.startswith("slow"):
         return None if "slow" in text else True
     slow = re.search(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow", text, re.MULTILINE)

@@ -54,15 +54,19 @@ MODULE_WRITES = {
 }
 """Names of modules that write, or that ask ``os.open`` to."""
 
+TEXT_MODES = ("r", "w", "a", "x", "r+", "w+", "rt", "wt", "at")
+"""Modes of files with text."""
+
 
 def problems(root: Path) -> Iterator[str]:
     """Yield a line for each bar that the tree below ``root`` misses."""
     count = 0
     for path in sorted((root / SOURCES).rglob("*.py")):
-        text, name = path.read_text(), path.relative_to(root).as_posix()
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
         yield from length_problems(name, text)
         yield from state_problems(name, text)
         yield from writing_problems(name, text)
+        yield from encoding_problems(name, text)
         if name.startswith(f"{ANY_LIMIT[0]}/"):
             count += any_count(text)
     if count >= ANY_LIMIT[1]:
@@ -107,6 +111,23 @@ def writing_problems(name: str, text: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if what := _write(node, modules):
             yield f"{name}:{node.lineno}: {what} writes; use hopfleet.support.files"  # type: ignore[attr-defined]
+
+
+def encoding_problems(name: str, text: str) -> Iterator[str]:
+    """Yield what reads or writes text in the encoding of the locale."""
+    for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
+        called, owner = call.func, ""
+        if isinstance(called, ast.Attribute):
+            called, owner = ast.Name(called.attr), ast.unparse(called.value)
+        named = any(each.arg in ("encoding", None) for each in call.keywords)
+        if not isinstance(called, ast.Name) or named:
+            continue
+        place = 0 if owner and called.id == "open" else 1
+        modes = [each for each in call.args[place : place + 1] if getattr(each, "value", "") in TEXT_MODES]
+        texts = any(each.arg == "text" for each in call.keywords) and owner == "subprocess"
+        reads = called.id in ("read_text", "write_text") and not call.args and owner
+        if reads or texts or (called.id in ("open", "fdopen") and (modes or (not owner and len(call.args) == 1))):
+            yield f"{name}:{call.lineno}: {called.id}() in the encoding of the locale; name it: encoding='utf-8'"
 
 
 def _modules(tree: ast.Module) -> dict[str, str]:

@@ -117,7 +117,10 @@ def _aim_at_writes() -> None:
             write_atomically(path, write, **how)
             return
         writes["count"] += 1
-        struck = writes["count"] == number and len(Path(os.environ["CHAOS_LOG"]).read_text().splitlines()) < kills
+        struck = (
+            writes["count"] == number
+            and len(Path(os.environ["CHAOS_LOG"]).read_text(encoding="utf-8").splitlines()) < kills
+        )
         if struck and index == 0:
             die(WRITES[0])
 

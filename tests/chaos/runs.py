@@ -125,7 +125,7 @@ class Child:
 
 def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
     return []
 
 

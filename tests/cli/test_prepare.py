@@ -14,7 +14,7 @@ from tests.helpers.cli import Cli
 @pytest.fixture
 def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    Path("rows.csv").write_text("x,c\n" + "".join(f"{row},{'ab'[row % 2]}\n" for row in range(40)))
+    Path("rows.csv").write_text("x,c\n" + "".join(f"{row},{'ab'[row % 2]}\n" for row in range(40)), encoding="utf-8")
     return "rows.csv"
 
 
@@ -25,7 +25,9 @@ def test_prepare(cli: Cli, rows: str) -> None:
 
 
 def test_a_recipe_of_a_file(cli: Cli, rows: str) -> None:
-    Path("mine.py").write_text("def double(row):\n    print('here')\n    return {'x': 2 * row['x']}\n")
+    Path("mine.py").write_text(
+        "def double(row):\n    print('here')\n    return {'x': 2 * row['x']}\n", encoding="utf-8"
+    )
     outcome = cli("prepare", rows, "set", "--recipe", "mine.py:double", "--partitions", "1", "--json")
     assert json.loads(outcome.out)["rows"] == 40
     assert sorted(hop.open_dataset("set").head(40)["x"]) == list(range(0, 80, 2))
@@ -33,7 +35,7 @@ def test_a_recipe_of_a_file(cli: Cli, rows: str) -> None:
 
 def test_what_names_of_files_do_not_tell(cli: Cli, rows: str) -> None:
     for name, mark, said in (("odd.csv", ";", ";"), ("tabs.csv", "\t", "tab")):
-        Path(name).write_text(f"zip{mark}x\n" + "".join(f"00{row}{mark}{row}\n" for row in range(4)))
+        Path(name).write_text(f"zip{mark}x\n" + "".join(f"00{row}{mark}{row}\n" for row in range(4)), encoding="utf-8")
         options = ["--delimiter", said, "--types", "zip=string, x=float64", "--partitions", "1"]
         assert cli("prepare", name, f"set-{name}", *options).code == 0
         made = hop.open_dataset(f"set-{name}")

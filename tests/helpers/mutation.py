@@ -33,7 +33,7 @@ class Mutator:
     def file(self, path: Path) -> None:
         """Damage a file, by its suffix: as JSON, as a database, or byte by byte."""
         if path.suffix == ".json" and self.random.random() < 0.7:
-            path.write_text(json.dumps(self.json(json.loads(path.read_text()))))
+            path.write_text(json.dumps(self.json(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
         elif path.suffix == ".sqlite" and self.random.random() < 0.7:
             self.database(path)
         else:

@@ -57,7 +57,7 @@ def _set(owner: Any, name: str, value: Any) -> Callable[[], object]:
 
 
 def _close_output() -> None:
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     sys.stdout.close()
 
 

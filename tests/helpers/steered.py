@@ -56,7 +56,7 @@ class Steered(Everything):
 def _holds(hold: Path, trained: Path) -> bool:
     """Whether a trial waits: the file ``hold`` may contain the number of units that each trial trains before."""
     try:
-        units = int(hold.read_text() or 0)
+        units = int(hold.read_text(encoding="utf-8") or 0)
         return (trained.stat().st_size if trained.exists() else 0) >= units
     except FileNotFoundError:
         return False

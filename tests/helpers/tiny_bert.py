@@ -23,7 +23,7 @@ def main() -> None:
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(NAME)
     data = {"text": ["a good film", "a very bad film"] * 64, "label": [1, 0] * 64}
-    Path("reviews.py").write_text(f"train = valid = {data}\n")
+    Path("reviews.py").write_text(f"train = valid = {data}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

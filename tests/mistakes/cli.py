@@ -20,7 +20,7 @@ def typed(line: str, *says: str) -> Mistake:
     def run() -> None:
         copy_finished()
         for name, text in SCRIPTS.items():
-            Path(name).write_text(text)
+            Path(name).write_text(text, encoding="utf-8")
         command(*line.split())
 
     return Mistake(f"hopfleet {line}", run, CommandFailed, says)

@@ -157,7 +157,7 @@ MISTAKES = [
     ),
     Mistake(
         "a table as text",
-        lambda: [Path("a.csv").write_text("x,y\n1,2\n"), fit(train="a.csv")],
+        lambda: [Path("a.csv").write_text("x,y\n1,2\n", encoding="utf-8"), fit(train="a.csv")],
         UsageError,
         ("train='a.csv'", "is a file", "train=pandas.read_csv('a.csv')"),
     ),

@@ -58,7 +58,7 @@ def _link(path: Path) -> None:
 
 def _file(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
-    path.write_text("a file")
+    path.write_text("a file", encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_messages_go_on_while_a_slow_disk_takes_records(tmp_path: Path, monkeypa
 
     def slow(path: Path, text: str, **more: Any) -> None:
         assert goes_on.wait(60)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
 
     monkeypatch.setattr(records, "write_text", slow)
     with Chores() as chores:

@@ -339,7 +339,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
 
     def fail(temporary: Path) -> None:
-        temporary.write_text("half")
+        temporary.write_text("half", encoding="utf-8")
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):

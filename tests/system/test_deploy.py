@@ -135,5 +135,5 @@ def test_commands_exist() -> None:
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.md")), ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target

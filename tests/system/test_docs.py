@@ -39,7 +39,7 @@ ELSEWHERE = {"make", "pip"}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    return BLOCK.findall(page.read_text())
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So
@@ -169,7 +169,7 @@ def check_exists(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target, heading in re.findall(r"\]\(([^)#]*)(#[^)]+)?\)", page.read_text()):
+    for target, heading in re.findall(r"\]\(([^)#]*)(#[^)]+)?\)", page.read_text(encoding="utf-8")):
         if target.startswith("http"):
             continue
         linked = page.parent / target if target else page
@@ -179,7 +179,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     """The headings of a page as links name them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {"#" + re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 

@@ -57,7 +57,7 @@ def test_example(
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_say_what_they_are_and_how_to_run_them(example: Path) -> None:
-    text = ast.get_docstring(ast.parse(example.read_text()))
+    text = ast.get_docstring(ast.parse(example.read_text(encoding="utf-8")))
     assert text is not None
     assert f"python examples/{example.name}" in text
 

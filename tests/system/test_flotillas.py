@@ -86,7 +86,7 @@ class Tiring(Line):
 
     def loss(self, model, batch):
         if self.config["lr"] == self.weak and model.training:
-            with Path(self.count).open("a+") as file:
+            with Path(self.count).open("a+", encoding="utf-8") as file:
                 file.write("x")
                 if file.tell() > 6 * 2 - 1:
                     raise ArithmeticError("tired")

@@ -72,7 +72,7 @@ class Model:
         self.number = number
 
     def save(self, path: Path) -> None:
-        path.write_text(str(self.number))
+        path.write_text(str(self.number), encoding="utf-8")
 
 
 def save(attempt: int, trial: str = "t0001", *, durable: bool = True, saved: int | None = None) -> SaveVersion:

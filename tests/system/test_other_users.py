@@ -189,7 +189,7 @@ def hard_link(path: Path, victim: Path) -> None:
 
 
 def file(path: Path, victim: Path) -> None:
-    path.write_text("a file of the user")
+    path.write_text("a file of the user", encoding="utf-8")
 
 
 def folder(path: Path, victim: Path) -> None:

@@ -44,7 +44,10 @@ def workers_of(home: Path, script: int) -> list[int]:
     """Return the ids of worker processes, oldest first: children of the fork server."""
     found = [pid for pid in processes_of(home) if pid != script]
     with contextlib.suppress(OSError):
-        parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in found}
+        parents = {
+            pid: int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            for pid in found
+        }
         return [pid for pid in found if parents[pid] in parents]
     return []
 

@@ -15,6 +15,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.cli.app import main
+from hopfleet.data.dataset import open_dataset
 from hopfleet.errors import HopfleetError
 from hopfleet.frameworks import whole_set
 from tests.helpers.sample_tasks import Plain, arrays
@@ -181,7 +182,7 @@ def test_killed_while_it_scores(
 
 def begun(url: str, backend: str) -> hop.Results:
     """Begin an experiment, or go on with it."""
-    return fitted(hop.Dataset(url), overwrite=False, workers=1, backend=backend, name="killed")
+    return fitted(open_dataset(url), overwrite=False, workers=1, backend=backend, name="killed")
 
 
 class Undefined(Plain):

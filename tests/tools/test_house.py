@@ -11,6 +11,7 @@ from tools.check_house import (
     MOST_LINES,
     WRITER,
     any_count,
+    encoding_problems,
     length_problems,
     main,
     state_problems,
@@ -90,3 +91,23 @@ def test_a_whole_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         f"{ANY_LIMIT[0]}/a.py:31: mutable state in a module; give it an owner",
         f"{ANY_LIMIT[0]}: has 30 Any, must have fewer than 30",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("path.read_text()", 1),
+        ("open(path)", 1),
+        ("open(path, 'w', newline='')", 1),
+        ("os.fdopen(number, 'a')", 1),
+        ("path.open('r')", 1),
+        ("subprocess.run(command, text=True)", 1),
+        ("path.read_text(encoding='utf-8')", 0),
+        ("open(path, 'rb')", 0),
+        ("archive.open(info, 'w')", 0),
+        ("os.fdopen(number, 'wb')", 0),
+        ("write_text(path, text)", 0),
+    ],
+)
+def test_text_in_the_encoding_of_the_locale(line: str, found: int) -> None:
+    assert len(list(encoding_problems("a.py", line))) == found

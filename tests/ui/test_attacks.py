@@ -61,7 +61,7 @@ def test_no_argument_of_a_process_has_a_secret(tmp_path: Path, own_home: Path) -
         assert server.stdout is not None
         printed = server.stdout.readline()
         until(lambda: page.exists() and page.read_text(), "a browser")
-        arguments = Path(f"/proc/{server.pid}/cmdline").read_text() + seen.read_text()
+        arguments = Path(f"/proc/{server.pid}/cmdline").read_text(encoding="utf-8") + seen.read_text()
         address, code = re.search(r"(http://127\.0\.0\.1:\d+/)#/x/mine\?code=([\w-]+)", printed).groups()  # type: ignore[union-attr]
         target = re.search(r"url=(http://127\.0\.0\.1:\d+/#/x/mine\?code=([\w-]+))", page.read_text())
         assert target is not None and target[2] != code

@@ -663,7 +663,7 @@ def test_nobody_outlives_the_worker():
 def _works(pid: int) -> bool:
     """Whether there is such a process, and not only what is left of one that ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 

@@ -119,7 +119,7 @@ def _limit(processor: float) -> None:
     seconds = int(processor) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    size = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
 
 

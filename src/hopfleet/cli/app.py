@@ -6,6 +6,7 @@ Every error that a user can cause ends in one line on standard error; ``--debug`
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import sys
@@ -114,6 +115,9 @@ def _global_options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default this process's own, and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="backslashreplace")  # the locale may lack characters that users write
     try:
         code = app(arguments, prog_name="hopfleet", standalone_mode=False)
     except CommandLineError as error:

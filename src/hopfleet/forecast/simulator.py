@@ -90,7 +90,7 @@ class Workload:
     def read(cls, path: str | os.PathLike[str]) -> Workload:
         """Read a JSON file: ``{"times": [[...]], "replicas": {"0": [0, 1]}, "epochs": 1}``; only times are required."""
         try:
-            content = json.loads(Path(path).read_text())
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
             times = content["times"]
             given = content.get("replicas") or {str(worker): [worker] for worker in range(len(times[0]))}
             replicas = {int(partition): tuple(holders) for partition, holders in given.items()}
@@ -147,7 +147,7 @@ class Simulation:
         draw_gantt(self.history, picture)
         title = f"{self.policy}: makespan {self.makespan:.4g}, {self.ratio:.4f} of the lower bound"
         head = f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>"
-        write_text(target, head + picture.read_text(), durable=False)
+        write_text(target, head + picture.read_text(encoding="utf-8"), durable=False)
         remove_file(picture)
         return target
 

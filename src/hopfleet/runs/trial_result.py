@@ -214,7 +214,7 @@ class TrialResult(Signposted):
     def log(self) -> str:
         """Return the output of the trial's code."""
         path = self._results.folder.logs / f"{self.id}.log"
-        return path.read_text(errors="replace") if path.is_file() else ""
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def _file(self, version: int | None, which: str) -> Path:
         if version is None:

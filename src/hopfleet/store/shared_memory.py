@@ -86,7 +86,7 @@ class SharedMemory:
         """
         if not self.is_private():
             create_folder(self.folder, private=True)
-        write_once(self.folder / OWNER, str(self._checkpoints.resolve()).encode())
+        write_once(self.folder / OWNER, os.fsencode(self._checkpoints.resolve()))
         if process:
             write_once(self.folder / PROCESS, process.encode())
         if (shared := self._checkpoints / SHARED).is_dir():
@@ -155,7 +155,7 @@ def _key(checkpoints: Path) -> str:
 
 def _read(path: Path) -> str:
     with open_plain(path) as file:
-        return file.read(OWNER_BYTES).decode(errors="replace")
+        return os.fsdecode(file.read(OWNER_BYTES))
 
 
 def _owned(base: Path) -> Iterator[tuple[Path, str]]:

@@ -14,7 +14,7 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the mapping that a .json, .yaml or .yml file holds."""
     file = Path(path)
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from error
     try:

@@ -105,7 +105,7 @@ def starvations() -> int:
 
 def _lines(path: str) -> list[str]:
     try:
-        return Path(path).read_text().splitlines()
+        return Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
 

@@ -9,13 +9,13 @@ from pathlib import Path
 def stat(pid: int) -> list[str]:
     """Return what Linux tells of a process: its state, its parent and so on; raise OSError where it tells nothing."""
     # The name, in parentheses, may contain anything.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
 def resident_memory() -> int:
     """Return the bytes of this process that are in memory, or 0 where the system does not tell (only Linux does)."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
 

@@ -284,7 +284,7 @@ class VersionSuite:
                 overwrite(note, [b"written by a user"])
             versions.tidy(refs[1:3])
             assert [missing(versions, ref) for ref in refs] == [True, False, False, True]
-            assert all(note.read_text() == "written by a user" for note in notes)
+            assert all(note.read_text(encoding="utf-8") == "written by a user" for note in notes)
 
     def test_forgetting_deletes_one_trial(self, tmp_path: Path) -> None:
         with self.opened_versions(tmp_path) as versions:

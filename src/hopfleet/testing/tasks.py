@@ -44,7 +44,7 @@ class CountingFramework(Framework):
         return self._task.open(config, seed=seed, placement=placement, threads=threads)
 
     def model(self, config: Config, checkpoint: Path) -> Any:
-        return json.loads(checkpoint.read_text())
+        return json.loads(checkpoint.read_text(encoding="utf-8"))
 
     def devices(self) -> tuple[str, int]:
         return "cpu", 1
@@ -80,7 +80,7 @@ class CountingSession(Session):
 
     def load(self, path: Path) -> None:
         try:
-            self.units, self.rows = json.loads(path.read_text())
+            self.units, self.rows = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise CheckpointError(f"{path}: is damaged ({error})") from error
 

@@ -30,7 +30,7 @@ def _holder(folder: RunFolder) -> int | None:
     """Return the process that runs the experiment, if it is one of this machine: it has the lock open."""
     lock = folder.path / LOCK
     with contextlib.suppress(OSError, ValueError):
-        process = int(lock.read_text())
+        process = int(lock.read_text(encoding="utf-8"))
         opened = (PROCESSES / str(process) / "fd").iterdir()
         if folder.running and any(_same(link, lock) for link in opened):
             return process
@@ -54,5 +54,5 @@ def _memory(process: Path) -> int:
     """Return the bytes of a process, with its share of memory that processes have in common where that is told."""
     for name, field in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
         with contextlib.suppress(OSError, IndexError):
-            return int((process / name).read_text().split(field)[1].split()[0]) * 1024
+            return int((process / name).read_text(encoding="utf-8").split(field)[1].split()[0]) * 1024
     return 0

@@ -108,7 +108,7 @@ def copied(*paths: Path) -> Iterator[Turn]:
     Handlers of the script that write records to a stream of their own do so as usual; the copy gets these records too.
     """
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(os.fdopen(open_to_append(path), "a")) for path in paths]
+        files = [stack.enter_context(os.fdopen(open_to_append(path), "a", encoding="utf-8")) for path in paths]
         tees = [_Tee(sys.stdout, files[0]), _Tee(sys.stderr, files[0])]
         stack.enter_context(contextlib.redirect_stdout(tees[0]))
         stack.enter_context(contextlib.redirect_stderr(tees[1]))

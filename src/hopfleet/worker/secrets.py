@@ -18,7 +18,7 @@ def read(reference: str) -> str:
             raise UsageError(f"secret(env={name!r}): the environment variable is not set here; export {name}=...")
         return value
     try:
-        value = Path(name).read_text().rstrip("\r\n")
+        value = Path(name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"secret(file={name!r}): cannot be read ({what}); make it readable for you") from None

@@ -259,7 +259,7 @@ class TestFailingRows:
     def test_name_file_and_line(self, tmp_path: Path, broken: Path, small: None) -> None:
         with pytest.raises(DataError, match=r"rows\.csv, line 42: has 1 values instead of 2"):
             hop.prepare(broken, tmp_path / "set", partitions=1)
-        broken.write_text(broken.read_text().replace("20\n21", "21"))
+        broken.write_text(broken.read_text(encoding="utf-8").replace("20\n21", "21"), encoding="utf-8")
         with pytest.raises(DataError, match=r"rows\.csv, line 8: ValueError: I dislike 3;.*\n\nTraceback"):
             hop.prepare(broken, tmp_path / "set", self.odd, partitions=1)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]

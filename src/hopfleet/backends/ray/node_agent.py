@@ -72,7 +72,7 @@ def code_digest() -> str:
 def home() -> tuple[str, str]:
     """Return an id of the machine and its folder of fetched partitions. Processes with the same home share files."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         boot = socket.gethostname()
     return boot, str(cache_folder().absolute())
@@ -123,7 +123,7 @@ class NodeAgent:
                 remote.read_text(token)
                 remote.put_text(answer, token)
             else:
-                (location.checkpoints / token).read_text()
+                (location.checkpoints / token).read_text(encoding="utf-8")
                 write_text(location.checkpoints / answer, token, durable=False)
         except Exception as error:
             where = location.name

@@ -83,7 +83,7 @@ def _checked(content: bytes) -> bytes:
 def _boot() -> str:
     """Return a text that is another one after each start of this machine: a power cut may leave files incomplete."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -111,7 +111,7 @@ def workspace_for(target: Folder, job: dict[str, Any], kind: str = "prepare") ->
     try:
         text = json.dumps([job, _boot()], sort_keys=True, default=str)
         mark = path / "job.json"
-        if not mark.is_file() or mark.read_text() != text:
+        if not mark.is_file() or mark.read_text(encoding="utf-8") != text:
             remove_from(handle, [entry.name for entry in path.iterdir() if entry.name != MARKER])
             write_text(mark, text, durable=False)
         check_private(path, mark)

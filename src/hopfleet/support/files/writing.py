@@ -146,7 +146,7 @@ def start_text(path: Path) -> TextIO:
         os.close(descriptor)
         remove_file(temporary)
         raise
-    return os.fdopen(descriptor, "w", newline="")
+    return os.fdopen(descriptor, "w", encoding="utf-8", newline="")
 
 
 def open_to_append(path: str | Path) -> int:

@@ -112,7 +112,7 @@ def _changed(module: ModuleType) -> list[str]:
 def _added(module: ModuleType) -> list[str]:
     """Return the names of plain values that do not occur in the source of a module."""
     try:
-        source = Path(str(module.__file__)).read_text()
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return []
     if any(words in source for words in DYNAMIC):

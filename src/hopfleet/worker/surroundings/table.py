@@ -130,7 +130,7 @@ def _put_stream(name: str, value: Any) -> None:
             if spare != number:
                 os.dup2(spare, number)
                 os.close(spare)
-        value = open(number, "r" if number == 0 else "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        value = open(number, "r" if number == 0 else "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     elif isinstance(value, str):
         value = getattr(sys, f"__{name}__")
     setattr(sys, name, value)
@@ -160,7 +160,7 @@ def _variables() -> dict[Any, Any]:
 def _umask() -> int:
     """Return the umask. Other threads create files meanwhile, so it is not set to be read where Linux tells it."""
     with contextlib.suppress(OSError, StopIteration):
-        status = Path("/proc/self/status").read_text().splitlines()
+        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
     found = os.umask(0o077)
     os.umask(found)
