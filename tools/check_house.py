@@ -116,9 +116,10 @@ def writing_problems(name: str, text: str) -> Iterator[str]:
 def encoding_problems(name: str, text: str) -> Iterator[str]:
     """Yield what reads or writes text in the encoding of the locale."""
     for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
-        called, owner = call.func, ""
+        called: ast.expr = call.func
+        owner = ""
         if isinstance(called, ast.Attribute):
-            called, owner = ast.Name(called.attr), ast.unparse(called.value)
+            owner, called = ast.unparse(called.value), ast.Name(called.attr)
         named = any(each.arg in ("encoding", None) for each in call.keywords)
         if not isinstance(called, ast.Name) or named:
             continue

@@ -137,11 +137,11 @@ class KerasSession(HostSession):
         own = [each for each in self._whole_metrics() if not type(each).update_state.__module__.startswith("keras.")]
         before = [[value(one) for one in each.variables] for each in own]
         if own:
-            vars(self.model)["reset_metrics"] = lambda: None
+            self.model.__dict__["reset_metrics"] = lambda: None
             try:
                 repeat()
             finally:
-                del vars(self.model)["reset_metrics"]
+                del self.model.__dict__["reset_metrics"]
         for each, states in zip(own, before, strict=True):
             for variable, once in zip(each.variables, states, strict=True):
                 if not np.allclose(value(variable), 2 * once.astype("float64"), rtol=1e-3):
