@@ -12,7 +12,6 @@ from hopfleet.domain.messages import (
     Message,
     RunStarted,
     TrialAdded,
-    TrialDeleted,
     TrialRolledBack,
     UnitFinished,
     WorkerJoined,
@@ -111,7 +110,6 @@ def test_callbacks_hear_of_each_epoch_once(tmp_path: Any) -> None:
         # The epoch is trained again, ends again, and is not told again.
         *(TrialRolledBack("t1", 0), *FIRST[:2], EpochEnded("t1", 1, 2, {"loss": 1.0}, best=True)),
         *(TrialRolledBack("t0", 0), third, unit(4, 1, None), EpochEnded("t1", 2, 4, {"loss": 1.0}, best=True)),
-        *(TrialDeleted("t1"), third, EpochEnded("t1", 3, 6, {"loss": 1.0}, best=True)),
     ):
         observer.update(0.0, message)
     assert heard.found == [(1, {"x": ([0, 1, 4], [1.0, 2.0, 3.0])}), (2, {"x": ([6], [4.0])})]
