@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.paradigms.network import Network, missing
 from benchmarks.row import Row, table
 from hopfleet.planner.dike.place import compare
-from hopfleet.planner.dike.problem import Assignment, Cluster, Model, Need, Node, Placement, rows_per_second
+from hopfleet.planner.dike.problem import Cluster, Model, Node, Placement, rows_per_second, worker_need
 from hopfleet.support.links import LinkServer, seconds_per_byte
 
 RATES = {"a": 80.0, "b": 40.0, "c": 20.0, "d": 10.0}
@@ -172,9 +172,8 @@ def measure(quick: bool = False) -> list[Row]:
             hosts.step(servers, workers, WEIGHTS // len(servers), COMPUTING)  # connects
             steps = [hosts.step(servers, workers, WEIGHTS // len(servers), COMPUTING) for _ in range(rounds)]
             found[servers, workers] = BATCH * len(workers) / median(steps)
-            assignment = Assignment(len(servers), Need(1, 0, 1.0), Need(1, 1, 1.0))
-            placement = Placement(servers, tuple(int(at in workers) for at in range(count)))
-            expected[servers, workers] = rows_per_second(cluster, model, assignment, placement)
+            placed = tuple((worker_need(model, 1, 1),) if at in workers else () for at in range(count))
+            expected[servers, workers] = rows_per_second(cluster, model, Placement(servers, placed))
     ours = chosen.placement.servers, tuple(at for at, there in enumerate(chosen.placement.workers) if there)
     best = max(found, key=lambda plan: found[plan])
     share = found[ours] / found[best]

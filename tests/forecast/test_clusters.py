@@ -88,9 +88,10 @@ def test_no_file(tmp_path):
 
 def test_this_machine():
     without = this_cluster(Machine(4, 8 << 30), "cpu", 1, 1e9, 1 << 16)
-    assert (without.nodes[0].gpus, without.nodes[0].cpus) == (3, 7)
+    assert (without.nodes[0].gpus, without.nodes[0].cpus) == (3, 4)
     assert 0 < without.seconds_per_byte[0][0] < 1e-3
-    assert this_cluster(Machine(9, 8 << 30), "cpu", 1, 1e9, 1 << 16, threads=3).nodes[0].gpus == 2
+    threaded = this_cluster(Machine(9, 8 << 30), "cpu", 1, 1e9, 1 << 16, threads=3).nodes[0]
+    assert (threaded.gpus, threaded.cpus) == (2, 5)
     with_gpus = this_cluster(Machine(4, 8 << 30), "cuda", 2, 1e12, 1 << 16)
     assert (with_gpus.nodes[0].gpus, with_gpus.nodes[0].cpus) == (2, 4)
 
@@ -109,7 +110,7 @@ class Machines:
 def test_the_machines_of_a_backend(tmp_path):
     found, device = measured_cluster(Machines(4, 0, 2), "auto", 1e9, 10**9)
     assert device == "cpu"
-    assert [(node.name, node.cpus, node.gpus) for node in found.nodes] == [("n0", 7, 3), ("n2", 3, 1)]
+    assert [(node.name, node.cpus, node.gpus) for node in found.nodes] == [("n0", 4, 3), ("n2", 2, 1)]
     assert found.seconds_per_byte == ((1e-9, 3e-9), (21e-9, 23e-9))
     # A description in the form of a file says the same, except for the costs within further nodes.
     again = read_cluster(written(tmp_path, described(found)), 1.0)

@@ -93,8 +93,8 @@ def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Ba
     if here and not on_cpus:
         settings["transform_workers"] = need.cpus
     # If CPUs train, and on this machine, a member's threads are its cores, and cores that are left prepare rows.
-    cpus = None if on_cpus or here else need.cpus / need.gpus
-    team = {"members": chosen.members, "cpus": cpus, "memory": need.memory / need.gpus}
+    cpus = None if on_cpus or here else need.cpus
+    team = {"members": chosen.members, "cpus": cpus, "memory": need.memory}
     return train_with(file, variable, {**settings, "workers": 1}, team=team)
 
 
@@ -124,7 +124,7 @@ class Chosen:
 def _choose(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> Chosen:
     from hopfleet.monitor.wording import plural
 
-    ring, best = by_rings[0], next((plan for plan in by_servers if _fits_a_team(cluster, plan)), None)
+    ring, best = by_rings[0], by_servers[0] if by_servers else None
     against = ring.rows_per_second
     if best is None or CLEAR * against >= best.rows_per_second:
         workers = sum(ring.workers)
@@ -132,30 +132,22 @@ def _choose(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> C
         other = f"{best.rows_per_second:,.0f} with parameter servers" if best else "none with parameter servers"
         text = f"{how}: {_ring_counts(cluster, ring)}"
         pairs = zip(ring.nodes, ring.workers, strict=True)
-        members = [cluster.nodes[at].name for at, count in pairs for _ in range(count * ring.worker.gpus)]
+        members = [cluster.nodes[at].name for at, count in pairs for _ in range(count)]
         return Chosen(text, "ddp", members, ring.worker, ring.rows_per_second, other)
     text = (
-        f"{plural(best.assignment.servers, 'parameter server')} on {_names(cluster, best.placement.servers)}, "
-        f"{plural(best.workers, 'worker')} on {_counts(cluster, best.placement.workers)}"
+        f"{plural(len(best.placement.servers), 'parameter server')} on {_names(cluster, best.placement.servers)}, "
+        f"{plural(best.workers, 'worker')} on {_counts(cluster, best.placement.counts)}"
     )
     other = f"{against:,.0f} by all-reduce"
     names = [node.name for node in cluster.nodes]
-    worker, servers = best.assignment.worker, [names[at] for at in best.placement.servers]
-    members = [
-        name for name, count in zip(names, best.placement.workers, strict=True) for _ in range(count * worker.gpus)
-    ]
+    servers = [names[at] for at in best.placement.servers]
+    members = [name for name, count in zip(names, best.placement.counts, strict=True) for _ in range(count)]
     # A server is one of its node's members that train; on a node without such members, it only serves.
     first, last = ([name for name in servers if (name in members) is trains] for trains in (True, False))
     for name in first:
         members.remove(name)
     served = f"/{len(first)}+{len(last)}" if last else f"/{len(first)}" if members else ""
-    return Chosen(text, f"ps{served}", first + members + last, worker, best.rows_per_second, other, len(last))
-
-
-def _fits_a_team(cluster: Cluster, plan: Plan) -> bool:
-    """Whether a team can train as planned. A server without workers on its node has a worker's place there."""
-    assignment, workers = plan.assignment, plan.placement.workers
-    return all(workers[at] or assignment.room(cluster.nodes[at], server=False) > 0 for at in plan.placement.servers)
+    return Chosen(text, f"ps{served}", first + members + last, best.largest, best.rows_per_second, other, len(last))
 
 
 def _report(
@@ -179,7 +171,7 @@ def _report(
     echo()
     _table(cluster, by_servers, by_rings)
     echo()
-    each = f"{plural(need.gpus, 'device')}, {plural(need.cpus, 'core')}, {size(int(need.memory))} of memory"
+    each = f"1 device, {plural(need.cpus, 'core')}, {size(int(need.memory))} of memory"
     devices = chosen.devices - chosen.only_serve
     computing, preparing = model.computing_seconds(cluster.gpu_flops, devices), model.preparing_seconds(need)
     transfers = model.step_rows(devices) / chosen.speed - max(computing, preparing)
@@ -190,11 +182,6 @@ def _report(
         ("why", f"{chosen.speed:,.0f} rows/s against {chosen.other}"),
         ("a step", step),
     ]
-    if by_servers[0].rows_per_second > CLEAR * chosen.speed:
-        fastest = by_servers[0]
-        where = _names(cluster, fastest.placement.servers)
-        passed = f"{fastest.rows_per_second:,.0f} rows/s with servers on {where}: a team has no place for one there"
-        pairs.append(("not chosen", passed))
     if len(set(chosen.members)) == 1 and chosen.devices > 1:
         pairs.append(("to train so", f'hop.Experiment(..., parallelism="{chosen.parallelism}"), or --run'))
     facts(pairs)
@@ -217,15 +204,14 @@ def _table(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> No
     from rich.table import Table
 
     found: list[tuple[float, tuple[str, ...]]] = [
-        (ring.rows_per_second, ("all-reduce", "", _ring_counts(cluster, ring), "1", str(ring.worker.cpus)))
+        (ring.rows_per_second, ("all-reduce", "", _ring_counts(cluster, ring), str(ring.worker.cpus)))
         for ring in by_rings
     ]
     for each in by_servers:
-        placed = _names(cluster, each.placement.servers), _counts(cluster, each.placement.workers)
-        worker = each.assignment.worker
-        found.append((each.rows_per_second, ("servers", *placed, str(worker.gpus), str(worker.cpus))))
+        placed = _names(cluster, each.placement.servers), _counts(cluster, each.placement.counts)
+        found.append((each.rows_per_second, ("servers", *placed, str(each.largest.cpus))))
     found.sort(key=lambda pair: -pair[0])
-    columns = ("rows/s", "how", "servers on", "workers on", "devices each", "cores each")
+    columns = ("rows/s", "how", "servers on", "workers on", "cores each")
     rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for speed, cells in found[:SHOWN]:
         rows.add_row(f"{speed:,.0f}", *cells)
@@ -268,8 +254,8 @@ def _as_json(
             {
                 "rows_per_second": plan.rows_per_second,
                 "servers": [names[at] for at in plan.placement.servers],
-                "workers": dict(zip(names, plan.placement.workers, strict=True)),
-                "worker": {"cpus": plan.assignment.worker.cpus, "gpus": plan.assignment.worker.gpus},
+                "workers": dict(zip(names, plan.placement.counts, strict=True)),
+                "worker": {"cpus": plan.largest.cpus, "gpus": plan.largest.gpus},
             }
             for plan in by_servers
         ],

@@ -98,11 +98,15 @@ def described(cluster: Cluster) -> dict[str, Any]:
 
 
 def _computing(node: Node, device: str, threads: int) -> Node:
-    """Return a node with its devices. If CPUs train, all but one core compute, ``threads`` for each device."""
+    """Return a node with its devices.
+
+    If CPUs train, all but one core compute, ``threads`` for each device; each device has one of its cores to share
+    with what prepares rows, as a process on a GPU has a core of its own.
+    """
     if device != "cpu":
         return node
     computing = max(1, (node.cpus - 1) // threads)
-    return dataclasses.replace(node, cpus=node.cpus + computing, gpus=computing)
+    return dataclasses.replace(node, cpus=max(1, node.cpus - computing * (threads - 1)), gpus=computing)
 
 
 def _node(described: Mapping[str, Any], number: int) -> Node:

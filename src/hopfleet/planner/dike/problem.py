@@ -6,11 +6,18 @@ them back. The parameters are spread evenly over the servers.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hopfleet.errors import UsageError
+
+COPIES = 3
+"""Copies of the parameters that a server holds: they themselves, their gradients, and the optimizer's state."""
+
+WORKER_COPIES = 2
+"""Copies of the parameters that a worker holds: they themselves and their gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,8 @@ class Model:
     batch_memory: float = 0.0
     #: Bytes of the data set that each worker keeps on its node's disk.
     data: float = 0.0
-    #: Whether all GPUs share one batch, which the first worker prepares; otherwise each has a batch of its own.
+    #: Whether workers are the members of a team: alike, with one GPU each, and one batch that all share and the first
+    #: prepares. Otherwise each GPU has a batch of its own, and workers may differ.
     split: bool = False
 
     def __post_init__(self) -> None:
@@ -123,74 +131,75 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """A number of servers and what each task takes. All workers are alike: in a step, all wait for the slowest."""
-
-    servers: int
-    server: Need
-    worker: Need
-
-    def room(self, node: Node, *, server: bool) -> int:
-        """Return how many workers fit on a node, beside a server if there is one."""
-        cpus, memory = node.cpus - server * self.server.cpus, node.memory - server * self.server.memory
-        if cpus < 0 or memory < 0:
-            return -1
-        worker = self.worker
-        limits = [cpus // worker.cpus, node.gpus // worker.gpus, memory // worker.memory]
-        if worker.disk:
-            limits.append(node.disk // worker.disk)
-        return int(min(limits))
-
-
-@dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the tasks of an assignment run: nodes with a server each, and the number of workers of each node."""
+    """Where the tasks of a training run: nodes with a server each, and what each worker of each node takes."""
 
     servers: tuple[int, ...]
-    workers: tuple[int, ...]
+    workers: tuple[tuple[Need, ...], ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of workers of each node."""
+        return tuple(map(len, self.workers))
+
+    @property
+    def all_workers(self) -> tuple[Need, ...]:
+        return tuple(itertools.chain.from_iterable(self.workers))
 
 
-def traffic(cluster: Cluster, model: Model, placement: Placement) -> float:
-    """Return the cost of the workers' downloads in a step, in seconds of links: equation 1."""
-    share, costs = model.parameters / len(placement.servers), cluster.seconds_per_byte
-    return share * sum(
-        count * costs[server][node] for server in placement.servers for node, count in enumerate(placement.workers)
-    )
+def server_need(model: Model, servers: int) -> Need:
+    """Return what each of a number of servers takes."""
+    return Need(1, 0, COPIES * model.parameters / servers)
 
 
-def rows_per_second(cluster: Cluster, model: Model, assignment: Assignment, placement: Placement) -> float:
+def worker_need(model: Model, cpus: int, gpus: int) -> Need:
+    """Return what a worker with some CPUs and GPUs takes."""
+    return Need(cpus, gpus, WORKER_COPIES * model.parameters + gpus * model.batch_memory, model.data)
+
+
+def room(node: Node, worker: Need) -> int:
+    """Return how many workers that are alike fit on a node."""
+    limits = [node.cpus // worker.cpus, node.gpus // worker.gpus, node.memory // worker.memory]
+    if worker.disk:
+        limits.append(node.disk // worker.disk)
+    return int(min(limits))
+
+
+def rows_per_second(cluster: Cluster, model: Model, placement: Placement) -> float:
     """Return the expected throughput of a plan.
 
     A step takes as long as its computation, or the preparation of its rows, and then the transfers of the busiest
     worker or server, there and back.
     """
     share, costs = model.parameters / len(placement.servers), cluster.seconds_per_byte
-    used = [(node, count) for node, count in enumerate(placement.workers) if count]
-    download = max((sum(costs[server][node] for server in placement.servers) for node, _ in used), default=0.0)
-    upload = max(sum(count * costs[server][node] for node, count in used) for server in placement.servers)
-    gpus = sum(placement.workers) * assignment.worker.gpus
-    if not gpus:
+    used = [(node, count) for node, count in enumerate(placement.counts) if count]
+    if not used:
         return 0.0
-    seconds = step_seconds(cluster, model, assignment.worker, gpus) + 2 * share * max(download, upload)
-    return model.step_rows(gpus) / seconds
+    download = max(sum(costs[server][node] for server in placement.servers) for node, _ in used)
+    upload = max(sum(count * costs[server][node] for node, count in used) for server in placement.servers)
+    seconds = step_seconds(cluster, model, placement.all_workers) + 2 * share * max(download, upload)
+    return model.step_rows(sum(worker.gpus for worker in placement.all_workers)) / seconds
 
 
-def step_seconds(cluster: Cluster, model: Model, worker: Need, gpus: int) -> float:
-    """Return the seconds of a step on a number of GPUs, without transfers."""
-    return max(model.computing_seconds(cluster.gpu_flops, gpus), model.preparing_seconds(worker))
+def step_seconds(cluster: Cluster, model: Model, workers: Sequence[Need]) -> float:
+    """Return the seconds of a step, without transfers: all workers wait for the slowest."""
+    computing = model.computing_seconds(cluster.gpu_flops, sum(worker.gpus for worker in workers))
+    return max(computing, *(model.preparing_seconds(worker) for worker in workers))
 
 
-def check(cluster: Cluster, assignment: Assignment, placement: Placement) -> None:
+def check(cluster: Cluster, model: Model, placement: Placement) -> None:
     """Raise UsageError if a placement does not fit: equations 2 to 6."""
-    if len(placement.workers) != len(cluster.nodes) or len(set(placement.servers)) != assignment.servers:
+    servers = set(placement.servers)
+    if len(placement.workers) != len(cluster.nodes) or len(servers) != len(placement.servers):
         raise UsageError(
-            f"a placement with {len(set(placement.servers))} servers and workers on {len(placement.workers)} nodes: "
-            f"must have {assignment.servers} servers and name all {len(cluster.nodes)} nodes"
+            f"a placement with servers on nodes {placement.servers} and workers on {len(placement.workers)} nodes: "
+            f"must name each server's node once, and all {len(cluster.nodes)} nodes"
         )
-    for index, (node, count) in enumerate(zip(cluster.nodes, placement.workers, strict=True)):
-        if count > assignment.room(node, server=index in placement.servers):
-            raise UsageError(f"node {node.name} has no room for {count} workers{_and_server(index, placement.servers)}")
-
-
-def _and_server(index: int, servers: Sequence[int]) -> str:
-    return " and a server" if index in servers else ""
+    for index, (node, workers) in enumerate(zip(cluster.nodes, placement.workers, strict=True)):
+        tasks = [*workers, *([server_need(model, len(servers))] if index in servers else [])]
+        for what in ("cpus", "gpus", "memory", "disk"):
+            taken, has = sum(getattr(task, what) for task in tasks), getattr(node, what)
+            if taken > has:
+                raise UsageError(
+                    f"node {node.name}: {what}: its tasks take {taken:g}, and it has {has:g}; place fewer tasks there"
+                )

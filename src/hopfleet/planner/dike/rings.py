@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hopfleet.planner.dike.generate import worker_need
-from hopfleet.planner.dike.problem import Assignment, Cluster, Model, Need, step_seconds
+from hopfleet.planner.dike.problem import Cluster, Model, Need, room, step_seconds
+from hopfleet.planner.dike.shapes import members
 
 FEW = 7
 """Nodes up to which all rings are tried."""
@@ -31,32 +31,49 @@ class Ring:
 
 
 def rings(cluster: Cluster, model: Model) -> list[Ring]:
-    """Return the best ring of each number of nodes, the fastest first; none if a worker fits no node."""
-    worker = worker_need(cluster, model, 1)
-    assignment = Assignment(0, Need(0, 0, 0.0), worker)
-    rooms = [assignment.room(node, server=False) for node in cluster.nodes]
-    able = [at for at, room in enumerate(rooms) if room > 0]
+    """Return the best ring of each number of nodes, the fastest first; none if a worker fits no node.
+
+    Workers have the same choice of CPUs as those of plans with parameter servers.
+    """
+    able, shapes = _shapes(cluster, model)
     best: dict[int, Ring] = {}
     orders = _all_orders(able) if len(able) <= FEW else _near_orders(cluster, able)
-    most = max(rooms)
-    # As many workers on each node as it has room for, or at most 1, 2, 4 ...
-    limits = [most, *(2**power for power in range(most.bit_length()) if 2**power < most)]
-    for order, limit in itertools.product(orders, limits):
-        workers = tuple(min(rooms[at], limit) for at in order)
-        count = sum(workers)
-        transfer = 2 * (count - 1) / count * model.parameters * _slowest(cluster, order, workers)
-        speed = model.step_rows(count) / (step_seconds(cluster, model, worker, count) + transfer)
-        if len(order) not in best or speed > best[len(order)].rows_per_second:
-            best[len(order)] = Ring(order, workers, worker, speed)
+    for order, (worker, rooms) in itertools.product(orders, shapes):
+        if not all(rooms[at] for at in order):
+            continue
+        between = _slowest(cluster, order)
+        most = max(rooms[at] for at in order)
+        # As many workers on each node as it has room for, or at most 1, 2, 4 ...
+        for limit in (most, *(2**power for power in range(most.bit_length()) if 2**power < most)):
+            workers = tuple(min(rooms[at], limit) for at in order)
+            speed = _speed(cluster, model, Ring(order, workers, worker, 0.0), between)
+            if len(order) not in best or speed > best[len(order)].rows_per_second:
+                best[len(order)] = Ring(order, workers, worker, speed)
     return sorted(best.values(), key=lambda ring: -ring.rows_per_second)
 
 
-def _slowest(cluster: Cluster, order: Sequence[int], workers: Sequence[int]) -> float:
-    """Return the seconds per byte of the slowest link of a ring."""
-    costs = cluster.seconds_per_byte
-    within = [costs[at][at] for at, count in zip(order, workers, strict=True) if count > 1]
-    between = [costs[at][after] for at, after in zip(order, [*order[1:], order[0]], strict=True) if at != after]
-    return max([*within, *between], default=0.0)
+def _shapes(cluster: Cluster, model: Model) -> tuple[list[int], list[tuple[Need, list[int]]]]:
+    """Return the nodes that have room for a worker; and shapes of workers, with the room for them on each node."""
+    found: dict[tuple[int, ...], Need] = {}
+    for worker in members(cluster, model):
+        # Of workers for which there is the same room, the last prepare most quickly.
+        found[tuple(max(0, room(node, worker)) for node in cluster.nodes)] = worker
+    shapes = [(worker, list(rooms)) for rooms, worker in found.items()]
+    return [at for at in range(len(cluster.nodes)) if shapes[0][1][at]], shapes
+
+
+def _speed(cluster: Cluster, model: Model, ring: Ring, between: float) -> float:
+    """Return the throughput of a ring, given the seconds per byte of its slowest link between nodes."""
+    costs, count = cluster.seconds_per_byte, sum(ring.workers)
+    within = [costs[at][at] for at, workers in zip(ring.nodes, ring.workers, strict=True) if workers > 1]
+    transfer = 2 * (count - 1) / count * model.parameters * max(between, *within, 0.0)
+    return model.step_rows(count) / (step_seconds(cluster, model, (ring.worker,) * count) + transfer)
+
+
+def _slowest(cluster: Cluster, order: Sequence[int]) -> float:
+    """Return the seconds per byte of the slowest link between the nodes of a ring."""
+    pairs = zip(order, [*order[1:], order[0]], strict=True)
+    return max((cluster.seconds_per_byte[at][after] for at, after in pairs if at != after), default=0.0)
 
 
 def _all_orders(able: Sequence[int]) -> Iterator[tuple[int, ...]]:
