@@ -19,7 +19,18 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams", "teams_live")
+SCHEDULING = (
+    "openshop",
+    "online",
+    "replicas",
+    "nodes",
+    "fleet",
+    "fleet_live",
+    "fleet_rounds",
+    "dike",
+    "teams",
+    "teams_live",
+)
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters", "stacks")
 WATCHING = ("ui", "watched", "dashboards")

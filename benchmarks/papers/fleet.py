@@ -11,7 +11,7 @@ from statistics import mean, pstdev
 from benchmarks import fleet, fleet_live
 from benchmarks.papers import charts
 from benchmarks.papers.section import Effort, Figure, How, Section
-from hopfleet.planner.fleet.ensemble import Ensemble, as_freed, homogeneous, hopping, in_rounds, one_per_gpu
+from hopfleet.planner.fleet.ensemble import Ensemble, as_freed, as_published, homogeneous, hopping, one_per_gpu
 
 PAPER = "FLEET"
 FLOTILLAS = {20: 44, 120: 20, 160: 22}
@@ -40,7 +40,7 @@ def figure_5(effort: Effort) -> Section:
         for seed in range(effort.pick(1, 5, 10)):
             each = ensemble(seed, gpus)
             totals["base"].append(mean(one_per_gpu(each, random.Random(at)).seconds for at in range(5)))
-            totals["FLEET-G"].append(in_rounds(each, delta=fleet.DELTA).seconds)
+            totals["FLEET-G"].append(as_published(each, delta=fleet.DELTA).seconds)
             totals["FLEET-L"].append(as_freed(each, delta=fleet.DELTA).seconds)
             totals["homogeneous"].append(homogeneous(each, random.Random(seed)).seconds)
             totals["hopping"].append(hopping(each).seconds)
@@ -107,7 +107,7 @@ def tables_3_and_4(effort: Effort) -> Section:
     alone, local, rounds = (
         one_per_gpu(each, random.Random(0)),
         as_freed(each, delta=fleet.DELTA),
-        in_rounds(each, delta=fleet.DELTA),
+        as_published(each, delta=fleet.DELTA),
     )
     rows = [
         Figure(
@@ -139,7 +139,7 @@ def tables_3_and_4(effort: Effort) -> Section:
         ),
     ]
     for gpus, percent in CHECKPOINTS.items():
-        found = in_rounds(ensemble(0, gpus), delta=fleet.DELTA)
+        found = as_published(ensemble(0, gpus), delta=fleet.DELTA)
         ours = 100 * found.plans * fleet.MOVE_SECONDS / found.seconds
         rows.append(
             Figure(
@@ -151,11 +151,11 @@ def tables_3_and_4(effort: Effort) -> Section:
             )
         )
     for gpus, count in FLOTILLAS.items():
-        ours = in_rounds(ensemble(0, gpus), delta=fleet.DELTA).plans
+        ours = as_published(ensemble(0, gpus), delta=fleet.DELTA).plans
         rows.append(Figure(f"flotillas on {gpus} GPUs", str(count), str(ours), ours / count, How.SIMULATED))
     big = ensemble(0, 160)
     began = time.process_time()
-    plans = in_rounds(big, delta=fleet.DELTA).plans
+    plans = as_published(big, delta=fleet.DELTA).plans
     seconds = time.process_time() - began
     rows.append(
         Figure(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import fleet_rounds
 from hopfleet.errors import UsageError
 from hopfleet.planner.fleet.balance import Balance
 from hopfleet.planner.fleet.ensemble import (
@@ -17,6 +19,7 @@ from hopfleet.planner.fleet.ensemble import (
     Ensemble,
     Network,
     as_freed,
+    as_published,
     homogeneous,
     hopping,
     in_rounds,
@@ -30,6 +33,7 @@ from hopfleet.planner.fleet.flotillas import (
     scatter,
 )
 from hopfleet.planner.fleet.rates import Rates, points_to_profile
+from hopfleet.planner.fleet.rounds import next_round
 
 
 def scaled(rate: float, factor: float, points: int = 8) -> Rates:
@@ -85,9 +89,9 @@ class TestRates:
 class TestFlotillas:
     def test_the_fastest_sets_the_pace_and_others_come_close_to_it(self) -> None:
         rates = [(100.0,) * 8, tuple(50.0 * count for count in range(1, 9)), tuple(30.0 * m for m in range(1, 9))]
-        # 1 × 100, 2 × 50, 3 × 30; two more go to the slowest, one by one.
+        # 1 × 100, 2 × 50, 3 × 30; one more goes to the slowest, and another would not make the next one faster.
         assert create_flotilla([0, 1, 2], rates, 6, 20.0) == {0: 1, 1: 2, 2: 3}
-        assert create_flotilla([0, 1, 2], rates, 8, 20.0) == {0: 2, 1: 2, 2: 4}
+        assert create_flotilla([0, 1, 2], rates, 8, 20.0) == {0: 1, 1: 2, 2: 4}
 
     def test_a_network_out_of_reach_waits_for_the_next_flotilla(self) -> None:
         rates = [(100.0, 190.0), (40.0, 70.0)]
@@ -97,6 +101,18 @@ class TestFlotillas:
     def test_with_few_gpus_left_a_network_takes_fewer_than_it_would_like(self) -> None:
         rates = [(100.0, 200.0, 300.0), (45.0, 90.0, 135.0), (48.0, 96.0, 144.0)]
         assert create_flotilla([0, 1, 2], rates, 4, 60.0) == {0: 1, 2: 2, 1: 1}
+
+    def test_no_gpu_is_wasted_where_a_rate_stops_growing(self) -> None:
+        flat = (74.0, 119.0, 142.0, 152.0, 153.0, 153.0, 153.0, 153.0)
+        assert create_flotilla([0], [flat], 7, 20.0) == {0: 5}
+        assert next_round({0: 1000.0}, [flat], 7).gpus == {0: 5}
+        # The pace is out of reach; one GPU fewer than the plateau has comes as close.
+        assert create_flotilla([0, 1], [(170.0,) * 8, flat], 8, 20.0) == {0: 1, 1: 5}
+        assert create_flotilla([0, 1], [(160.0,) * 8, flat[:3] + (142.0,) * 4 + (190.0,)], 8, 20.0) == {0: 1, 1: 3}
+
+    def test_gpus_that_do_not_help_the_slowest_go_to_others_if_the_ends_are_known(self) -> None:
+        rates = [(10.0,) * 6, (10.0, 19.0, 27.0, 34.0, 40.0, 45.0)]
+        assert next_round({0: 100.0, 1: 90.0}, rates, 6).gpus == {0: 1, 1: 5}
 
     def test_one_gpu(self) -> None:
         assert create_flotilla([3], [()] * 3 + [(5.0,)], 1, 20.0) == {3: 1}
@@ -121,13 +137,20 @@ class TestFlotillas:
 
     @settings(deadline=None, max_examples=50)
     @given(st.data())
-    def test_gpus_are_exclusive_and_all_are_used(self, data: st.DataObject) -> None:
+    def test_gpus_are_exclusive_and_none_is_wasted(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, 12))
         gpus, per_node = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 8))
         singles = data.draw(st.lists(st.floats(1, 200), min_size=count, max_size=count))
         rates = [scaled(rate, data.draw(st.floats(0.8, 1.0)), 2).up_to(gpus) for rate in singles]
         flotilla = plan_flotilla(range(count), rates, gpus, per_node, data.draw(st.floats(0, 100)))
-        assert sorted(itertools.chain.from_iterable(flotilla.gpus.values())) == list(range(gpus))
+        taken = list(itertools.chain.from_iterable(flotilla.gpus.values()))
+        assert len(set(taken)) == len(taken) <= gpus
+        for member, held in flotilla.gpus.items():
+            assert len(held) == 1 or rates[member][len(held) - 1] > rates[member][len(held) - 2]
+        if len(taken) < gpus:
+            # More GPUs do not make the slowest faster.
+            slowest = min(flotilla.gpus, key=lambda member: rates[member][len(flotilla.gpus[member]) - 1])
+            assert rates[slowest][len(flotilla.gpus[slowest]) - 1] == rates[slowest][-1]
         assert flotilla.gpus.keys() <= set(range(count))
         assert flotilla.rate(rates) == min(rates[member][len(held) - 1] for member, held in flotilla.gpus.items())
 
@@ -161,6 +184,7 @@ def everything(given: Ensemble) -> dict[str, DryRun]:
         "one per GPU": one_per_gpu(given, rng),
         "homogeneous": homogeneous(given, rng),
         "rounds": in_rounds(given),
+        "published": as_published(given),
         "local": as_freed(given),
         "hopping": hopping(given),
     }
@@ -179,7 +203,14 @@ class TestParadigms:
         )
         alone = sum(ensemble.alone(network) for network in range(len(networks)))
         rng = random.Random(0)
-        for paradigm in (in_rounds, as_freed, hopping, lambda e: one_per_gpu(e, rng), lambda e: homogeneous(e, rng)):
+        for paradigm in (
+            in_rounds,
+            as_published,
+            as_freed,
+            hopping,
+            lambda e: one_per_gpu(e, rng),
+            lambda e: homogeneous(e, rng),
+        ):
             run = paradigm(ensemble)
             assert alone * (1 - 1e-9) <= run.busy <= gpus * run.seconds * (1 + 1e-9)
             if loss == 1.0 and not move:
@@ -204,7 +235,7 @@ class TestParadigms:
     def test_equal_networks_gain_nothing_by_sharing(self) -> None:
         same = Network(scaled(50, 0.9), 4)
         given = Ensemble((same,) * 6, rows=100, gpus=3, gpus_per_node=1)
-        assert [run.seconds for run in everything(given).values()] == pytest.approx([16.0] * 5)
+        assert [run.seconds for run in everything(given).values()] == pytest.approx([16.0] * 6)
 
     def test_a_round_of_equals_waits_for_the_longest(self) -> None:
         short, long = Network(Rates("short", (10.0,)), 3), Network(Rates("long", (5.0,)), 4)
@@ -214,14 +245,14 @@ class TestParadigms:
 
     def test_the_members_of_a_flotilla_train_at_their_own_pace(self) -> None:
         fast, slow = Network(Rates("fast", (20.0, 21.0)), 4), Network(Rates("slow", (10.0, 11.0)), 3)
-        run = in_rounds(Ensemble((fast, slow), rows=10, gpus=2, gpus_per_node=2))
+        run = as_published(Ensemble((fast, slow), rows=10, gpus=2, gpus_per_node=2))
         # The fast one converges after 2 s; the slow one has 10 rows left, and goes on with both GPUs.
         assert (run.seconds, run.plans) == (pytest.approx(2.0 + 10 / 11), 2)
         assert run.busy == pytest.approx(4.0 + 2 * 10 / 11)
 
     def test_a_round_ends_when_too_few_gpus_are_in_use(self) -> None:
         short, long = Network(Rates("short", (10.0, 11.0)), 1), Network(Rates("long", (10.0, 20.0)), 3)
-        run = in_rounds(Ensemble((short, long), rows=10, gpus=2, gpus_per_node=2))
+        run = as_published(Ensemble((short, long), rows=10, gpus=2, gpus_per_node=2))
         # An epoch together, and two more of the longer one on both GPUs.
         assert (run.seconds, run.plans) == (pytest.approx(1.0 + 1.0), 2)
 
@@ -229,7 +260,22 @@ class TestParadigms:
     def test_hopping_is_the_shortest_on_average(self, gpus: int) -> None:
         runs = [everything(ensemble(gpus, networks=24, seed=seed)) for seed in range(5)]
         ours = sum(run["hopping"].seconds for run in runs)
-        assert all(sum(run[name].seconds for run in runs) > ours for name in runs[0] if name != "hopping")
+        # Rounds know the epochs of networks before.
+        assert all(
+            sum(run[name].seconds for run in runs) > ours for name in runs[0] if name not in ("hopping", "rounds")
+        )
+
+    def test_rounds_are_close_to_the_shortest_of_all_schedules(self) -> None:
+        """The short form of ``benchmarks.fleet_rounds``, which enumerates all schedules of small instances by itself."""
+        ours, published, _ = fleet_rounds.compared(range(25))
+        assert sum(ours) / len(ours) >= fleet_rounds.MEAN and min(ours) >= fleet_rounds.WORST
+        assert sum(published) < sum(ours)
+
+    def test_a_large_round_goes_on_while_another_would_cost_more(self) -> None:
+        networks = tuple(Network(scaled(50, 0.9), epochs) for epochs in range(20, 60))
+        given = Ensemble(networks, rows=100, gpus=16, gpus_per_node=4, move_seconds=0.0)
+        free, costly = in_rounds(given), in_rounds(replace(given, move_seconds=50.0))
+        assert free.plans > costly.plans
 
     @pytest.mark.parametrize(
         ("wrong", "said"),

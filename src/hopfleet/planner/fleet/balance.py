@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 STEPS = 30
 """Halvings of the interval in which the end of all networks lies."""
 
+ROUNDING = 1e-12
+"""The part of a rate that may be missing, since rates are rounded."""
+
 
 class Balance:
     """The plan of who trains on how many GPUs, made again as networks converge."""
@@ -34,29 +37,14 @@ class Balance:
     def plan(self, networks: Collection[int], done: Sequence[int]) -> dict[int, tuple[float, int]]:
         """Return the expected rows that are left for each network, and its number of GPUs."""
         work = {network: self._rows * self.remaining(done[network]) for network in networks}
-        low, high = 0.0, sum(rows / self._rates[network][0] for network, rows in work.items())
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._fits(work, middle) else (middle, high)
-        return {network: (rows, self._needed(network, rows, high) or 1) for network, rows in work.items()}
-
-    def _fits(self, work: Mapping[int, float], end: float) -> bool:
-        """Whether all networks can have ended at ``end``, if they can be cut anywhere."""
-        area, room = 0.0, self._gpus * end
-        for network, rows in work.items():
-            count = self._needed(network, rows, end)
-            if not count:
-                return False
-            area += count * rows / self._rates[network][count - 1]
-            if area > room:
-                return False
-        return True
+        end = even_end(work, self._rates, self._gpus)
+        return {network: (rows, self._needed(network, rows, end)) for network, rows in work.items()}
 
     def _needed(self, network: int, rows: float, end: float) -> int:
-        """Return the fewest GPUs with which a network ends in time; 0 if there are none."""
+        """Return the fewest GPUs with which a network ends in time; 1 if it cannot."""
         table = self._rates[network]
         count = bisect_left(table, rows / end) + 1
-        return count if count <= len(table) else 0
+        return count if count <= len(table) else 1
 
     def start(
         self, plan: Mapping[int, tuple[float, int]], waiting: Collection[int], free: int
@@ -73,3 +61,30 @@ class Balance:
             count = min(plan[network][1], free)
             yield network, count
             free -= count
+
+
+def even_end(work: Mapping[int, float], rates: Sequence[Sequence[float]], gpus: int) -> float:
+    """Return the earliest time at which all networks can have ended, if they can be cut anywhere."""
+    low, high = 0.0, sum(rows / rates[network][0] for network, rows in work.items())
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _fits(work, rates, gpus, middle) else (middle, high)
+    return high
+
+
+def _fits(work: Mapping[int, float], rates: Sequence[Sequence[float]], gpus: int, end: float) -> bool:
+    area, room = 0.0, gpus * end
+    for network, rows in work.items():
+        table = rates[network]
+        count = bisect_left(table, rows / end, 0, gpus) + 1
+        if count > min(gpus, len(table)):
+            return False
+        area += count * rows / table[count - 1]
+        if area > room:
+            return False
+    return True
+
+
+def fewest(table: Sequence[float], rate: float) -> int:
+    """Return the fewest GPUs that reach a rate, or else the highest rate of a table."""
+    return bisect_left(table, min(rate * (1 - ROUNDING), table[-1])) + 1

@@ -1,7 +1,7 @@
 """Dry runs of an ensemble of networks on a cluster: the paradigms that FLEET compares, and the one that hopping allows.
 
-Time passes from event to event. A network trains epoch after epoch until it has converged; no paradigm knows the number
-of its epochs before.
+Time passes from event to event. A network trains epoch after epoch until it has converged; only ``in_rounds`` knows the
+number of its epochs before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hopfleet.errors import UsageError
 from hopfleet.planner.fleet.balance import Balance
 from hopfleet.planner.fleet.flotillas import create_flotilla, plan_flotilla
 from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.fleet.rounds import after, next_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,21 @@ def homogeneous(ensemble: Ensemble, rng: random.Random) -> DryRun:
     return DryRun(sum(rounds), sum(spans), len(rounds), tuple(spans))
 
 
-def in_rounds(ensemble: Ensemble, *, delta: float = 20.0, alpha: float = 0.8) -> DryRun:
-    """Train flotilla after flotilla: FLEET's global paradigm.
+def in_rounds(ensemble: Ensemble) -> DryRun:
+    """Train flotilla after flotilla, if it is known how many epochs each network has: FLEET's global paradigm."""
+    left = {at: float(network.epochs * ensemble.rows) for at, network in enumerate(ensemble.networks)}
+    busy, spans = 0.0, []
+    while left:
+        chosen = next_round(left, ensemble.table, ensemble.gpus, ensemble.move_seconds)
+        for network, gpus in chosen.gpus.items():
+            busy += gpus * min(chosen.seconds, left[network] / ensemble.table[network][gpus - 1])
+        left = after(chosen, left, ensemble.table)
+        spans.append(ensemble.move_seconds + chosen.seconds)
+    return DryRun(sum(spans), busy, len(spans), tuple(spans))
+
+
+def as_published(ensemble: Ensemble, *, delta: float = 20.0, alpha: float = 0.8) -> DryRun:
+    """Train flotilla after flotilla by the published algorithm, which does not know how many epochs a network has.
 
     A flotilla ends when less than a part ``alpha`` of the GPUs is in use; those that have not converged are stored, and
     may join the next one. Until then each network trains at its own pace: similar rates and queues keep them together.
@@ -102,6 +116,7 @@ def in_rounds(ensemble: Ensemble, *, delta: float = 20.0, alpha: float = 0.8) ->
         flotilla = plan_flotilla(sorted(left), ensemble.table, ensemble.gpus, ensemble.gpus_per_node, delta)
         rates = {network: ensemble.table[network][len(gpus) - 1] for network, gpus in flotilla.gpus.items()}
         ends = sorted((left[network] / rate, network) for network, rate in rates.items())
+        # GPUs that would make no member faster count as used: the published algorithm gives them to the slowest.
         seconds, used = 0.0, ensemble.gpus
         for needed, network in ends:
             seconds = needed if used >= alpha * ensemble.gpus else seconds

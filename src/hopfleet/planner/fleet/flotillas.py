@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hopfleet.errors import UsageError
@@ -37,7 +37,8 @@ def create_flotilla(networks: Sequence[int], rates: Table, gpus: int, delta: flo
     """Return the members of the next flotilla, each with its number of GPUs: algorithm 2.
 
     The fastest network on one GPU sets the pace. Others join in the order in which they come close to it, as long as
-    their rates are within ``delta`` of it and GPUs are left. GPUs that remain go to the slowest member, one by one.
+    their rates are within ``delta`` of it and GPUs are left. GPUs that remain go to the slowest
+    member, one by one, as long as they make it faster.
     """
     if not networks:
         raise UsageError("networks=[]: a flotilla needs at least one network")
@@ -55,20 +56,37 @@ def create_flotilla(networks: Sequence[int], rates: Table, gpus: int, delta: flo
             free -= count
         else:
             heapq.heappush(queue, _closest(rates, network, pace, free))
-    slowest = [(rates[network][count - 1], network) for network, count in counts.items()]
+    return spread(counts, free, rates, dict.fromkeys(counts, 1.0), others=False)
+
+
+def spread(
+    counts: dict[int, int], free: int, rates: Table, weights: Mapping[int, float], *, others: bool = True
+) -> dict[int, int]:
+    """Return numbers of GPUs with some more ``free`` ones, one by one to the member whose weighted rate is lowest.
+
+    If they make that member no faster, they go to ``others``, or stay free.
+    """
+    counts = dict(counts)
+    slowest = [(rates[network][count - 1] * weights[network], network) for network, count in counts.items()]
     heapq.heapify(slowest)
-    for _ in range(free):
-        network = slowest[0][1]
-        counts[network] += 1
-        heapq.heapreplace(slowest, (rates[network][counts[network] - 1], network))
+    while free and slowest:
+        network = heapq.heappop(slowest)[1]
+        table, count = rates[network], counts[network]
+        more = bisect_right(table, table[count - 1], count - 1, min(len(table), count + free)) + 1
+        if more <= min(len(table), count + free):
+            counts[network], free = more, free - (more - count)
+            heapq.heappush(slowest, (table[more - 1] * weights[network], network))
+        elif not others:
+            break
     return counts
 
 
 def _closest(rates: Table, network: int, pace: float, most: int) -> tuple[float, int, int]:
-    """Return (distance, network, GPUs) of the number of GPUs, at most ``most``, that is closest to a pace."""
+    """Return (distance, network, GPUs) of the fewest GPUs, at most ``most``, whose rate is closest to a pace."""
     table = rates[network]
     at = bisect_left(table, pace, 0, most)
-    near = [(abs(table[index] - pace), network, index + 1) for index in (at - 1, at) if 0 <= index < most]
+    below = bisect_left(table, table[at - 1]) if at else 0
+    near = [(abs(table[index] - pace), network, index + 1) for index in (below, at) if index < most]
     return min(near)
 
 
