@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -11,12 +12,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import hopfleet as hop
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum, means
 from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.version_ref import SHARED
@@ -24,6 +26,7 @@ from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.frameworks.teams import MemberLost, Membership
 from hopfleet.frameworks.torch.parallel import blocks, wire
+from hopfleet.frameworks.torch.parallel.ddp import Ddp
 from hopfleet.frameworks.torch.parallel.stages import cut
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.testing.strategies import with_team
@@ -425,6 +428,39 @@ def test_what_a_team_cannot_train_is_refused_and_the_team_lives_on() -> None:
         opened(Net(), "ddp", 2, team).train(batches(), last=True)
 
     with_team(Net(), 2, go_on)
+
+
+@pytest.mark.parametrize("fewest", [1, 2], ids=["any", "BatchNorm"])
+def test_shares_of_a_batch(fewest: int) -> None:
+    for rows, size in itertools.product(range(1, 20), range(1, 9)):
+        strategy = Ddp()
+        strategy.fewest_rows = fewest
+        shares = strategy.shares({"x": np.arange(rows)}, size)
+        assert len(shares) == size and {share.rows for share in shares} == {rows}
+        counted = [share for share in shares if share.weight]
+        assert np.concatenate([share.batch["x"] for share in counted]).tolist() == list(range(rows))
+        assert [share.weight for share in counted] == [len(share.batch["x"]) / rows for share in counted]
+        assert all(len(share.batch["x"]) >= min(fewest, rows) for share in shares)
+        if rows >= fewest * size:
+            assert [len(share.batch["x"]) for share in shares] == [
+                rows * (rank + 1) // size - rows * rank // size for rank in range(size)
+            ]
+
+
+def test_batch_norm_and_a_last_batch_of_a_row_for_each_member() -> None:
+    def train(team: TorchTeam, members: list[int]) -> None:
+        for rows in (2, 3):
+            opened(Stateful(), "ddp", 2, team).train(batches(SIZE + rows), last=True)
+
+    with_team(Stateful(), 2, train)
+
+
+def test_models_are_built_before_a_run_if_a_strategy_cuts_them() -> None:
+    framework = Net().framework
+    framework.check_team({}, TeamShape("pipeline", 2), seed=0)
+    framework.check_team({}, TeamShape("ddp", 9), seed=0)
+    with pytest.raises(UsageError, match=r"parallelism='pipeline:9': the model must have a block for each of 9 .* got"):
+        framework.check_team({}, TeamShape("pipeline", 9), seed=0)
 
 
 def test_tasks_and_shapes_that_do_not_suit() -> None:

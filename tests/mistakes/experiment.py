@@ -49,6 +49,18 @@ ABSENT = "mps" if torch.cuda.is_available() else "cuda"
 
 MISTAKES = [
     refused("no batch", "batch_size=0", "at least 1", batch_size=0),
+    Mistake(
+        "a team for an own training loop",
+        lambda: experiment(task(train=lambda self, model, batches, config: None), parallelism="ddp:2"),
+        UsageError,
+        ("parallelism='ddp:2'", "must be 'single' for a task that overrides train", "override loss()"),
+    ),
+    refused(
+        "more stages than blocks",
+        *("parallelism='pipeline:3'", "must have a block for each of 3 devices, got 1", "in blocks(self, model)"),
+        parallelism="pipeline:3",
+        backend="local",
+    ),
     refused("a batch size as a float", "batch_size=32.0", "must be an integer", batch_size=32.0),
     refused("a batch size as text", "batch_size='32'", "must be an integer", batch_size="32"),
     refused("several batch sizes", "[16, 32]", "put choice([16, 32]) into the space", batch_size=[16, 32]),

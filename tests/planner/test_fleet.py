@@ -266,7 +266,7 @@ class TestParadigms:
         )
 
     def test_rounds_are_close_to_the_shortest_of_all_schedules(self) -> None:
-        """The short form of ``benchmarks.fleet_rounds``, which enumerates all schedules of small instances by itself."""
+        """The short form of ``benchmarks.fleet_rounds``, which enumerates all schedules of small instances."""
         ours, published, _ = fleet_rounds.compared(range(25))
         assert sum(ours) / len(ours) >= fleet_rounds.MEAN and min(ours) >= fleet_rounds.WORST
         assert sum(published) < sum(ours)

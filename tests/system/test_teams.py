@@ -19,11 +19,12 @@ from hopfleet.domain.messages import Event, RecordLogged, UnitFinished, WorkerJo
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import AllTrialsFailed, UsageError
 from hopfleet.experiment.previewing import scratch_folder
-from hopfleet.experiment.resources import plan_workers
+from hopfleet.experiment.resources import WorkerPlan, plan_workers
 from hopfleet.experiment.trial_runs import run_trials
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
+from hopfleet.support.machine import Machine
 from hopfleet.worker.protocol import Beat, Report
 from tests.helpers import marks
 from tests.helpers.sample_tasks import Changing
@@ -304,6 +305,20 @@ def test_too_few_gpus(gpus: int, asked: TeamShape, said: str, monkeypatch: pytes
     monkeypatch.setattr(type(task.framework), "devices", lambda framework: ("cuda", gpus))
     with pytest.raises(UsageError, match=said):
         plan_workers(Local(), task, workers="auto", device="auto", threads=1, trials=4, teams=(asked,))
+
+
+@pytest.mark.parametrize(("cores", "most"), [(1, 4), (2, 4), (8, 16)])
+def test_a_team_that_crowds_the_cores(cores: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.experiment.resources.this_machine", lambda: Machine(cores, 64 << 30))
+
+    def plan(devices: int) -> WorkerPlan:
+        shape = TeamShape("ddp", devices)
+        return plan_workers(Local(), Net(), workers=1, device="cpu", threads=1, trials=4, teams=(shape,))
+
+    assert plan(most).teams == (TeamShape("ddp", most),)
+    said = f"parallelism='ddp:{most + 1}': a team must have at most {most} members on .*, got {most + 1}; use 'ddp:"
+    with pytest.raises(UsageError, match=said):
+        plan(most + 1)
 
 
 @pytest.mark.slow

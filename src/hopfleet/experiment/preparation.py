@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ from hopfleet.support.files import make_folder
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
+
+BUILT = 4
+"""Configurations whose models are built before work starts, if a strategy must cut them."""
 
 CHECKED = 10_000
 """Configurations that are made and checked before work starts."""
@@ -150,6 +154,8 @@ def check_data(experiment: Experiment, data: Data) -> None:
     configs = [*experiment.points, *experiment.search.examples(CHECKED)]
     team = max(shape.devices for shape in experiment.parallelism)
     check_configs(configs, data.train, experiment.batch_size, team)
+    for shape, config in itertools.product({*experiment.parallelism}, configs[:BUILT]):
+        experiment.task.framework.check_team(config, shape, seed=experiment.seed)
 
 
 def verify_data(experiment: Experiment, data: Data) -> None:

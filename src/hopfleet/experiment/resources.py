@@ -38,6 +38,9 @@ SHARED = 8
 """Transformed batches take at most one part in ``SHARED`` of the free memory."""
 
 
+CROWDED_TEAM, LEAST_TEAM = 2, 4
+"""Members of a team for each core of this machine, at most, and the number that may share even fewer cores."""
+
 CHECK_SECONDS = 60.0
 """Seconds after which a worker that checks a configuration before the run counts as hung; at most ``unit_timeout``."""
 
@@ -241,6 +244,12 @@ def _plan_teams(
     # Processes can share the cores of a machine, but GPUs do not take two members of a team.
     if largest[0].devices < 2 or (device != "cpu" and largest[0].devices > offer):
         raise UsageError(_too_few(largest[1], device, offer, workers))
+    cores = this_machine().cores
+    if largest[0].devices > (most := max(LEAST_TEAM, CROWDED_TEAM * cores)):
+        raise UsageError(
+            f"parallelism={str(largest[1])!r}: a team must have at most {most} members on {plural(cores, 'core')}, got "
+            f"{largest[0].devices}; use '{largest[1].strategy}:{max(2, min(cores, most))}'"
+        )
     if isinstance(workers, int):
         return WorkerPlan(device, workers, "as asked", shapes)
     count = max(1, min(offer * len(shapes) // sum(shape.devices for shape in shapes), trials))

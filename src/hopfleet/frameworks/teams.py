@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.errors import UsageError
@@ -64,6 +65,9 @@ class TeamTrainer:
                 f"parallelism={strategy!r}: this framework trains each trial on one device; use parallelism='single'"
             )
         return SINGLE
+
+    def check_team(self, config: Mapping[str, Any], shape: TeamShape, *, seed: int) -> None:
+        """Raise UsageError if a team cannot train the model of a configuration. Called before a run starts."""
 
     def spans_nodes(self, strategy: str) -> bool:
         """Whether the members of a team with a strategy may be on several nodes."""

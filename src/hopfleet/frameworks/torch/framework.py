@@ -13,7 +13,7 @@ from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import CPU, SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
-from hopfleet.errors import TaskError
+from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, Framework
 from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.process_settings import Around, ProcessSetting, unwatched
@@ -103,7 +103,27 @@ class TorchFramework(Framework):
         return choose_strategy.names()
 
     def team_shape(self, strategy: str, devices: int = 0) -> TeamShape:
-        return choose_strategy.team_shape(strategy, devices)
+        shape = choose_strategy.team_shape(strategy, devices)
+        if self._owns_loop and shape != SINGLE:
+            raise UsageError(
+                f"parallelism={str(shape)!r}: must be 'single' for a task that overrides train, since teams train by the "
+                "loop that Hopfleet provides; override loss() instead, or use parallelism='single'"
+            )
+        return shape
+
+    def check_team(self, config: Config, shape: TeamShape, *, seed: int) -> None:
+        if shape == SINGLE or not (strategy := choose_strategy.find(shape.strategy)()).cuts_models:
+            return
+        try:
+            found = strategy.blocks(self.open(config, seed=seed, placement=Placement.on("cpu"), threads=1))
+        except Exception:
+            return  # the check of each configuration tells what is wrong
+        if len(found) < shape.devices:
+            fewer = f"'{shape.strategy}:{len(found)}', " if len(found) > 1 else "parallelism='single', "
+            raise UsageError(
+                f"parallelism={str(shape)!r}: the model must have a block for each of {shape.devices} devices, got "
+                f"{len(found)}; use {fewer}or name more blocks in blocks(self, model)"
+            )
 
     def spans_nodes(self, strategy: str) -> bool:
         return strategy != SINGLE.strategy and choose_strategy.find(strategy)().spans_nodes

@@ -1,4 +1,4 @@
-"""Flotillas for networks of which it is known how many rows they have yet to train on.
+"""Flotillas for networks that are known to have some number of rows left to train on.
 
 The published algorithm knows rates alone, since its networks train until they converge. A search says how many epochs a
 trial has, so flotillas can be chosen such that all networks end together: each candidate is continued by a dry run, and
@@ -7,6 +7,7 @@ the one whose run ends first is taken.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ def _usual(left: Mapping[int, float], rates: Table, gpus: int, move_seconds: flo
     counts = _flotilla(left, rates, gpus, even_end(left, rates, gpus))
     ends = _ends(counts, left, rates)
     lost = 0.0
-    for end, later in zip(ends, ends[1:], strict=False):
+    for end, later in itertools.pairwise(ends):
         in_use = sum(count for network, count in counts.items() if left[network] / rates[network][count - 1] > end)
         lost += (gpus - in_use) * (later - end)
         if lost > gpus * move_seconds:

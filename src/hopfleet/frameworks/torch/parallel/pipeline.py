@@ -85,6 +85,7 @@ class Pipeline(Strategy):
     """Each member keeps a stage; schedule 1F1B: backward passes start as soon as they can."""
 
     same_buffers = False
+    cuts_models = True
     #: Whether all forward passes of a batch come before its backward passes.
     forward_first = False
 

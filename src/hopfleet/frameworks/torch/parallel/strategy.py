@@ -24,6 +24,9 @@ from hopfleet.frameworks.torch.sparse import REMEDY, sparse_module
 from hopfleet.frameworks.torch.steps import Steps, rows_of
 from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
 
+BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
+"""The base class of all modules that normalize over the rows of a batch."""
+
 
 class Share(NamedTuple):
     """A member's part of a batch."""
@@ -101,6 +104,10 @@ class Strategy(ABC):
     spans_nodes = False
     #: Whether training again gives the same bits.
     repeatable = True
+    #: Whether each member needs a block of the model, so that there can be no more members than blocks.
+    cuts_models = False
+    #: Rows that a share must have if the batch has them: BatchNorm cannot normalize one row. Set by ``check``.
+    fewest_rows = 1
     #: Whether members train on shares of each batch, so that the loss must be a mean over rows.
     splits_batches = True
     #: Options of tasks and models that the strategy cannot respect.
@@ -109,6 +116,7 @@ class Strategy(ABC):
     def check(self, trial: SpreadTrial) -> None:
         """Raise TaskError if the trial cannot be trained this way. Called before ``spread``."""
         name, options = type(self).__name__.lower(), trial.options
+        self.fewest_rows = 2 if any(isinstance(module, BATCH_NORM) for module in trial.model.modules()) else 1
         if "compile" in self.unsupported and options.compile:
             raise TaskError(f"compile=True: {name} cannot train compiled models; set compile=False")
         if "fp16" in self.unsupported and trial.scaler is not None:
@@ -129,16 +137,20 @@ class Strategy(ABC):
         return TeamSteps(trial)
 
     def shares(self, batch: Batch, size: int) -> list[Share]:
-        """Divide a batch of training among ``size`` members: consecutive rows for each."""
-        rows = rows_of(batch)
-        bounds = [rows * rank // size for rank in range(size + 1)]
+        """Divide a batch of training among ``size`` members: consecutive rows for each.
+
+        If the rows are too few for all members, the first ones have all rows; the others take the step with rows that
+        count nothing.
+        """
+        rows, fewest = rows_of(batch), self.fewest_rows
+        some = size if fewest == 1 else min(size, max(1, rows // fewest))
+        bounds = [rows * min(rank, some) // some for rank in range(size + 1)]
         found = []
         for start, stop in itertools.pairwise(bounds):
             weight = (stop - start) / rows
-            # A batch may have fewer rows than there are members; all must take the step, so one row counts nothing.
-            start = min(start, rows - 1)
+            start = max(0, min(start, rows - fewest))
             found.append(
-                Share({name: part[start : max(stop, start + 1)] for name, part in batch.items()}, rows, weight)
+                Share({name: part[start : max(stop, start + fewest)] for name, part in batch.items()}, rows, weight)
             )
         return found
 
@@ -168,6 +180,6 @@ class Strategy(ABC):
         """Return the whole state; all members call this, and only the first one needs the result."""
         return checkpoint.state_of(trial)
 
-    def blocks(self, trial: SpreadTrial) -> list[blocks.Block]:
+    def blocks(self, trial: LiveTrial) -> list[blocks.Block]:
         """Return the blocks of a trial's model: those that the task names, or those found in the model."""
         return blocks.find(trial.model, getattr(trial.hooks, "blocks", None))
