@@ -106,8 +106,8 @@ class TorchFramework(Framework):
         shape = choose_strategy.team_shape(strategy, devices)
         if self._owns_loop and shape != SINGLE:
             raise UsageError(
-                f"parallelism={str(shape)!r}: must be 'single' for a task that overrides train, since teams train by the "
-                "loop that Hopfleet provides; override loss() instead, or use parallelism='single'"
+                f"parallelism={str(shape)!r}: must be 'single' for a task that overrides train, since teams train by "
+                "the loop that Hopfleet provides; override loss() instead, or use parallelism='single'"
             )
         return shape
 
