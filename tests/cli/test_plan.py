@@ -12,7 +12,8 @@ import pytest
 import hopfleet as hop
 from hopfleet.domain.trial import Config
 from hopfleet.experiment.planning import MeasuredModel
-from hopfleet.planner.dike.problem import Model
+from hopfleet.planner.dike.problem import Model, Need
+from hopfleet.planner.dike.rings import Ring
 from hopfleet.support.machine import Machine
 from tests.helpers.cli import NET, Cli
 
@@ -122,6 +123,21 @@ def test_a_plan_with_a_team_is_trained_and_can_be_resumed(
     assert results.definition["origin"]["overrides"] == {"parallelism": "ddp:2", "workers": 1}
     assert results.definition["origin"]["team"]["members"] == ["this machine"] * 2
     assert "already finished" in cli("resume", name[1]).out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_compiler")
+def test_a_plan_with_servers_is_trained(cli: Cli, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.experiment.planning.this_machine", lambda: Machine(3, 8 << 30))
+    monkeypatch.setattr("hopfleet.experiment.planning.MeasuredModel", SlowModel)
+    slow = [Ring((0,), (2,), Need(1, 1, 1.0), rows_per_second=1e-9)]
+    monkeypatch.setattr("hopfleet.planner.dike.rings.rings", lambda cluster, model: slow)
+    outcome = cli("plan", target, "--run")
+    assert outcome.code == 0, outcome.err
+    assert "1 parameter server on this machine, 2 workers on this machine (2)" in outcome.out
+    name = re.search(r"show (net-\S+)", outcome.out)
+    assert name is not None
+    assert hop.load(name[1]).definition["parallelism"] == ["ps/1:2"]
 
 
 class SlowModel(MeasuredModel):

@@ -16,6 +16,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.errors import DataChanged, UsageError
 from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
 from hopfleet.experiment.resources import Data, check_configs, check_device, folds_of, on_cluster, partitioned
+from hopfleet.runs.guest import Guest
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import last_message
@@ -154,8 +155,10 @@ def check_data(experiment: Experiment, data: Data) -> None:
     configs = [*experiment.points, *experiment.search.examples(CHECKED)]
     team = max(shape.devices for shape in experiment.parallelism)
     check_configs(configs, data.train, experiment.batch_size, team)
-    for shape, config in itertools.product({*experiment.parallelism}, configs[:BUILT]):
-        experiment.task.framework.check_team(config, shape, seed=experiment.seed)
+    teams = {shape for shape in experiment.parallelism if shape.devices > 1}
+    for shape, config in itertools.product(teams, configs[:BUILT]):
+        with Guest(experiment.task).building():
+            experiment.task.framework.check_team(config, shape, seed=experiment.seed)
 
 
 def verify_data(experiment: Experiment, data: Data) -> None:
