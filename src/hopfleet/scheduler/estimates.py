@@ -121,15 +121,17 @@ class _Effects:
             return 0.0
         total, squares, inverses = self._sums
         middle = total / size
-        mean, count = self._means.get(name, (middle, 0))
-        if size == 1 or not count:
+        if size == 1 or name not in self._means:
             return middle
-        between = max(0.0, (squares - size * middle * middle) / (size - 1) - variance * inverses / size)
-        return middle + (mean - middle) * between * count / (between * count + variance or 1.0)
+        mean, count = self._means[name]
+        between = (squares - size * middle * middle) / (size - 1) - variance * inverses / size
+        if between <= 0:
+            return middle
+        return middle + (mean - middle) * between * count / (between * count + variance)
 
     def learn(self, name: str, value: float) -> None:
         """Add a measurement."""
-        mean, count = self._means.get(name, (0.0, 0))
+        mean, count = self._means.get(name, (value, 0))
         self.forget(name)
         after = mean + (value - mean) / (count + 1)
         if count:

@@ -136,9 +136,8 @@ def by_start(plan: Plan) -> DispatchRule:
 
 def _begun(state: ShopState, unit: PlannedUnit) -> bool:
     trial, epoch, partition = unit
-    if epoch != state.epoch[trial]:
-        return epoch < state.epoch[trial]
-    return partition not in state.todo[trial].get(state.home[partition], ())
+    visited = partition not in state.todo[trial].get(state.home[partition], ())
+    return epoch < state.epoch[trial] or (epoch == state.epoch[trial] and visited)
 
 
 def rotation() -> Planner:

@@ -72,7 +72,7 @@ def _copy(schedule: Schedule, laps: int, seconds: Seconds) -> Schedule:
     copy.layouts = schedule.layouts
     live = [progress for progress in schedule.trials.values() if progress.outcome is None and progress.units_left]
     # All trials lose the same number of epochs, so their relative progress is kept.
-    beyond = max(0, max((progress.trial.epochs - progress.epoch for progress in live), default=0) - laps)
+    beyond = max((0, *(progress.trial.epochs - progress.epoch - laps for progress in live)))
     for progress in live:
         trial = replace(progress.trial, epochs=max(progress.epoch, progress.trial.epochs - beyond))
         copied = copy.add(trial, progress.forced, progress.visits)

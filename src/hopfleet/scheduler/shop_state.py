@@ -138,12 +138,12 @@ class ShopState:
 
     def copy(self, most_laps: int) -> ShopState:
         """Return a copy with at most ``most_laps`` further epochs, and without fixed visit orders."""
-        state = ShopState(self.now, self.home, self.worker_free[:], [0.0] * len(self.worker_left), self.seconds)
+        state = ShopState(self.now, self.home, self.worker_free[:], [], self.seconds)
         state.noise = self.noise
         state.todo = [{worker: visits[:] for worker, visits in todo.items()} for todo in self.todo]
         state.epoch = self.epoch[:]
         # All trials lose the same number of epochs, so their relative progress is kept.
-        beyond = max(0, max(self.laps, default=0) - most_laps)
+        beyond = max((0, *(laps - most_laps for laps in self.laps)))
         state.laps = [max(0, laps - beyond) for laps in self.laps]
         state.trial_free = self.trial_free[:]
         state.runs = self.runs.copy()
@@ -156,7 +156,7 @@ class ShopState:
     def sum_up(self) -> None:
         """Recompute the work left for each trial and each worker."""
         self.trial_left = [0.0] * len(self.todo)
-        self.worker_left = [0.0] * len(self.worker_left)
+        self.worker_left = [0.0] * len(self.worker_free)
         self.units = len(self.home) * sum(self.laps)
         self.wanted = [set() for _ in self.worker_left]
         for trial, todo in enumerate(self.todo):
@@ -176,7 +176,7 @@ def initial_state(seconds: list[list[float]], *, home: list[int] | None = None, 
     """Return a state with no unit started: ``seconds`` by trial and partition, ``laps`` epochs after the first."""
     home = list(range(len(seconds[0]))) if home is None else home
     workers = max(home) + 1
-    state = ShopState(0.0, home, [0.0] * workers, [0.0] * workers, seconds)
+    state = ShopState(0.0, home, [0.0] * workers, [], seconds)
     state.todo = [state.lap(trial) for trial in range(len(seconds))]
     state.epoch, state.laps = [1] * len(seconds), [laps] * len(seconds)
     state.trial_free = [0.0] * len(seconds)

@@ -40,10 +40,10 @@ class ShopView:
     """The shop state of a schedule as of the last ``look``; ``news`` counts the changes that outdate plans."""
 
     def __init__(self) -> None:
-        self.state = ShopState(0.0, [], [], [])
+        self.state: ShopState
         #: Grows when workers join or leave, trials are added or end unexpectedly, or expected times have changed.
         self.news = 0
-        self._layouts = -1
+        self._layouts: int | None = None
         self._workers: list[str] = []
         self._worker_index: dict[str, int] = {}
         #: The worker of each partition, for partitions that have one.
@@ -90,8 +90,7 @@ class ShopView:
             for partition in range(schedule.partitions) if slot.partitions is None else slot.partitions:
                 home[partition] = index
         self._homes = {j: self._workers[index] for j, index in enumerate(home) if index >= 0}
-        count = len(self._workers)
-        self.state = ShopState(schedule.now, home, [0.0] * count, [0.0] * count)
+        self.state = ShopState(schedule.now, home, [], [0.0] * len(self._workers))
         self.state.wanted = [set() for _ in self._workers]
         self._trials.clear()
         self._trial_index.clear()
@@ -107,7 +106,6 @@ class ShopView:
         state.todo.append({})
         state.epoch.append(progress.epoch)
         state.laps.append(0)
-        state.trial_free.append(0.0)
         state.trial_left.append(0.0)
 
     def _follow(self, schedule: Schedule) -> None:
@@ -128,7 +126,7 @@ class ShopView:
                 self._fill(index, progress, schedule)
                 # A trial that goes on after a pause is as new to a plan as one that was added.
                 self.news += bool(before) and not owed and self.state.owes(index)
-            elif self.state.todo[index]:
+            elif self.state.owes(index):
                 self.news += 1
                 self._clear(index)
         self._seen = seen
@@ -206,7 +204,7 @@ class ShopView:
         for index, progress in live:
             row, state.seconds[index] = state.seconds[index], []
             self._fill(index, progress, schedule)
-            changes += [(old, new) for old, new in zip(row, state.seconds[index], strict=False) if old and new]
+            changes += [(old, new) for old, new in zip(row, state.seconds[index], strict=True) if old]
         if changes:
             # A common factor on all times changes no decision.
             before, after = (sum(times) for times in zip(*changes, strict=True))
@@ -223,7 +221,7 @@ class ShopView:
         state.idle_trials = {index[name] for name in schedule.ready}
         state.idle_workers = {self._worker_index[name] for name in schedule.idle}
         state.trial_free = [now] * len(self._trials)
-        state.runs = {}
+        state.worker_free, state.runs = [], {}
         for worker, slot in enumerate(schedule.slots.values()):
             unit, free = slot.unit, now
             if unit is not None and slot.worker not in schedule.idle:
@@ -235,4 +233,4 @@ class ShopView:
                     free += sum(state.seconds[trial][partition] for trial, partition in members)
                     for trial, _ in members:
                         state.trial_free[trial] = free
-            state.worker_free[worker] = free
+            state.worker_free.append(free)
