@@ -1,10 +1,9 @@
 """Match idle workers with idle trials by urgency, and reserve idle partners for critical trials and workers.
 
-All starts of one moment are chosen together, as a matching of large total weight. The weight of a pair grows steeply
-with the work that its trial and its worker have left, so that a very urgent trial or worker outweighs two moderately
-urgent ones. A busy trial or worker that determines the makespan takes part in the matching as well, provided that an
-idle partner can afford to wait for it: the pair then starts as soon as the busy side is free, rather than after the
-partner's next unit.
+All starts of one moment are chosen together, as a matching: the trial and the worker with the most work left first, and
+in the end as many pairs as possible. A busy trial or worker that determines the makespan takes part in the matching as
+well, provided that an idle partner can afford to wait for it: the pair then starts as soon as the busy side is free,
+rather than after the partner's next unit.
 """
 
 from __future__ import annotations
@@ -29,32 +28,20 @@ BLIND = 0.3
 """Noise from which on only the single most critical trial or worker is worth waiting for."""
 
 Edge = tuple[float, int, int]
-"""A negated weight, so that heavy edges sort first; a trial; a worker."""
+"""The work left, negated, so that urgent pairs sort first; a trial; a worker."""
 
 
 def match_and_reserve(state: ShopState) -> Sequence[Start]:
-    """Return the starts of the heaviest matching; see the top of the file."""
+    """Return the starts of the matching; see the top of the file."""
     workers = state.idle_workers
     if not state.idle_trials or not workers:
         return ()
     trial_left, worker_left = state.trial_left, state.worker_left
-    most = max(max(trial_left), max(worker_left), LEAST)
-    able = {worker: state.able(worker) for worker in workers}
     waits = _reservations(state)
-    edges: list[Edge] = []
     # No worker needs more candidates than there are other workers that could take them.
     enough = len(workers) + len(waits)
-    for worker, trials in able.items():
-        load = worker_left[worker] / most
-        base, steep = -2 - load**4, 0.3 * load
-        for trial in trials if len(trials) <= enough else heapq.nlargest(enough, trials, key=trial_left.__getitem__):
-            left = trial_left[trial] / most
-            edges.append((base - left**4 - steep * left, trial, worker))
-    if len(workers) == 1 and not waits:
-        return [min(edges)[1:]] if edges else ()
-    for trial, worker in waits:
-        load, left = worker_left[worker] / most, trial_left[trial] / most
-        edges.append((-2 - load**4 - left**4 - 0.3 * load * left, trial, worker))
+    pairs = [(t, w) for w in workers for t in heapq.nlargest(enough, state.able(w), key=trial_left.__getitem__)]
+    edges = [(-trial_left[trial] - worker_left[worker], trial, worker) for trial, worker in pairs + waits]
     chosen = _matching(edges)
     return [(trial, worker) for trial, worker in chosen.items() if trial in state.idle_trials and worker in workers]
 
@@ -122,16 +109,16 @@ def _for_worker(state: ShopState, ends: _Ends, busy: int) -> list[Start]:
 
 
 def _matching(edges: list[Edge]) -> dict[int, int]:
-    """Match trials with workers: greedily by weight, then along augmenting paths up to the largest number of pairs."""
+    """Match trials with workers: greedily by urgency, then along augmenting paths up to the largest number of pairs."""
     edges.sort()
     worker_of: dict[int, int] = {}
-    trial_of: dict[int, int] = {}
+    matched: set[int] = set()
     partners: dict[int, list[int]] = {}
     for _, trial, worker in edges:
         partners.setdefault(worker, []).append(trial)
-        if trial not in worker_of and worker not in trial_of:
+        if trial not in worker_of and worker not in matched:
             worker_of[trial] = worker
-            trial_of[worker] = trial
+            matched.add(worker)
 
     def augment(worker: int, seen: set[int]) -> bool:
         for trial in partners[worker]:
@@ -140,12 +127,11 @@ def _matching(edges: list[Edge]) -> dict[int, int]:
                 other = worker_of.get(trial)
                 if other is None or augment(other, seen):
                     worker_of[trial] = worker
-                    trial_of[worker] = trial
                     return True
         return False
 
     for worker in partners:
-        if worker not in trial_of:
+        if worker not in matched:
             augment(worker, set())
     return worker_of
 
