@@ -32,8 +32,8 @@ class Balanced:
     """The policy's state for one controller."""
 
     def __init__(self) -> None:
-        self._layouts = -1
-        self._balance = Balance(0.0, {}, {}, 0.0)
+        self._layouts: int | None = None
+        self._balance: Balance
         #: The seconds of every unit of an epoch, by trial and partition, then by worker.
         self._cells: dict[Cell, dict[str, float]] = {}
         #: Trials added after the balance was made.
@@ -47,7 +47,7 @@ class Balanced:
         self._update_balance(schedule)
         self._left.follow(schedule, self._cells, self._balance)
         outlook = self._outlook(schedule)
-        for slot in sorted(schedule.idle.values(), key=lambda slot: -outlook.worker_left.get(slot.worker, 0.0)):
+        for slot in sorted(schedule.idle.values(), key=lambda slot: -outlook.worker_left[slot.worker]):
             cell = self._chosen(schedule, slot, outlook)
             if cell is not None:
                 return Assignment(slot.worker, Unit(cell[0], schedule.trials[cell[0]].epoch, cell[1]))
