@@ -10,11 +10,11 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain.messages import UnitFinished
+from tests.helpers import whole_sets
 from tests.helpers.cluster.chained import chained
 from tests.helpers.cluster.joined import Clusters
 from tests.helpers.cluster.started import fingerprints, messages
 from tests.helpers.sample_tasks import Augmented, Changing, Dropping
-from tests.system import test_whole_set
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -56,12 +56,12 @@ def test_live_items_have_the_same_bits_on_a_cluster() -> None:
 
 
 def test_whole_sets_are_scored_on_a_cluster(tmp_path: Path) -> None:
-    valid = hop.partition(test_whole_set.arrays(61, seed=1), tmp_path / "valid", partitions=4)
+    valid = hop.partition(whole_sets.arrays(61, seed=1), tmp_path / "valid", partitions=4)
     alone, spread = (
-        test_whole_set.fitted(valid, name=backend, backend=backend, workers=workers)
+        whole_sets.fitted(valid, name=backend, backend=backend, workers=workers)
         for backend, workers in (("inline", 1), ("ray", 2))
     )
-    assert test_whole_set.curves(spread) == test_whole_set.curves(alone)
+    assert whole_sets.curves(spread) == whole_sets.curves(alone)
     assert {trial.metrics["rows"] for trial in spread.trials} == {61}
 
 
