@@ -112,7 +112,7 @@ def test_a_rule_is_asked_only_while_a_trial_and_a_worker_are_idle():
     assert asked and all(trials and workers for trials, workers in asked)
 
 
-@pytest.mark.parametrize(("apart", "moments"), [(0.0, 2), (0.5e-12, 2), (1.5e-12, 3)])
+@pytest.mark.parametrize(("apart", "moments"), [(0.0, 2), (0.5e-6, 2), (1.5e-6, 3)])
 def test_ends_that_differ_by_rounding_only_are_one_event(apart, moments):
     asked = []
 
@@ -220,7 +220,7 @@ def test_what_a_policy_sees_in_a_rehearsal():
     assert schedule.trials["t2"].units_left == 4
 
 
-@pytest.mark.parametrize(("apart", "moments"), [(0.5e-12, 2), (1.5e-12, 3)])
+@pytest.mark.parametrize(("apart", "moments"), [(0.5e-6, 2), (1.5e-6, 3)])
 def test_ends_that_differ_by_rounding_only_are_one_event_in_a_rehearsal(apart, moments):
     schedule = schedule_of(None, None, None, seconds=(1.0, 1.0 + apart, 5.0), epochs=(1, 1, 1))
     asked = []

@@ -16,7 +16,7 @@ NOW = 1_794_748_425.0
         (NOW, NOW + 0.35, False),
         (NOW, NOW + 0.003, False),
         (NOW, NOW, True),
-        (NOW, NOW + 0.001, True),
+        (NOW, NOW + 5e-7, True),
         (0.3, 0.1 + 0.2, True),
         (0.0, 0.0, True),
     ],

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
-from hopfleet.scheduler.shop_state import LEAST, TICK, ShopState, Start
+from hopfleet.scheduler.shop_state import TICK, ShopState, Start
 
 CRITICAL = 0.5
 """A trial or worker is critical if its expected end is within this many mean units of the bound."""
