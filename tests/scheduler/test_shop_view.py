@@ -166,14 +166,15 @@ def test_sums_are_those_of_a_first_look_whenever_times_are_refreshed():
     assert refreshed > 4
 
 
-def test_ended_trials_do_not_crowd_the_state():
+@pytest.mark.parametrize(("trials", "kept"), [(21, 19), (22, 20)])
+def test_ended_trials_do_not_crowd_the_state(trials, kept):
     """Their rows go when they are more than those of live trials and 16 more."""
-    desk, view = Desk((0,), (1,), trials=22, valid=0), ShopView()
+    desk, view = Desk((0,), (1,), trials=trials, valid=0), ShopView()
     rows = [len(view.look(desk.schedule).todo)]
-    for number in range(1, 23):
+    for number in range(1, trials + 1):
         desk.schedule.park(f"t{number}", TrialState.FAILED)
         rows.append(len(view.look(desk.schedule).todo))
-    assert rows == [22] * 20 + [2, 2, 2]
+    assert rows == [trials] * kept + [2, 2, 2]
     assert not ShopView().look(desk.schedule).todo
 
 
