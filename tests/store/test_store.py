@@ -51,6 +51,13 @@ def test_a_journal_keeps_order_and_times(tmp_path: Path) -> None:
     reader.close()
 
 
+def test_a_new_journal_has_room_for_requests(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", writable=True)
+    with contextlib.closing(sqlite3.connect(tmp_path / "j")) as database:
+        assert database.execute("SELECT count(*) FROM wishes").fetchone() == (0,)  # prose: allow, a name on disk
+    journal.close()
+
+
 def test_a_journal_is_durable_and_shared(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", writable=True)
     journal.append(1.0, MESSAGES)

@@ -140,11 +140,11 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
     def interrupted(loop: Any, events: Any) -> bool:
         take = loop._controller.take
 
-        def counting(events: Any) -> Any:
+        def counting(events: Any, now: float) -> Any:
             calls.extend(events)
             if len(calls) >= 12:
                 loop.drain()
-            return take(events)
+            return take(events, now)
 
         monkeypatch.setattr(loop._controller, "take", counting)
         return run(loop, events)

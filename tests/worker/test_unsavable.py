@@ -15,7 +15,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.backends.inline import Inline
-from hopfleet.domain.messages import SaveDelayed, SaveFailed, SaveVersion, VersionLost, WorkerJoined
+from hopfleet.domain.messages import SaveDelayed, SaveFailed, SaveVersion, VersionLost, VersionSaved, WorkerJoined
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError
@@ -122,7 +122,8 @@ def test_an_upload_that_fails_for_good_is_reported(tmp_path: Path) -> None:
         def send(self, ref: VersionRef) -> None:
             raise RuntimeError("no such bucket")
 
-    (event,) = reported(Sending(tmp_path / "c", tmpfs=tmp_path), Model(), 1)
+    here, event = reported(Sending(tmp_path / "c", tmpfs=tmp_path), Model(), 1)
+    assert isinstance(here, VersionSaved) and not here.durable
     assert isinstance(event, SaveFailed) and "no such bucket" in event.error
 
 

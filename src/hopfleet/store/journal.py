@@ -68,6 +68,7 @@ class Journal:
                     "CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, time REAL NOT NULL, "
                     "kind TEXT NOT NULL, body TEXT NOT NULL, digest BLOB)"
                 )
+                self.requests.create()
                 if self._format() in (0, *READABLE):
                     self._migrate()
             self._check_format()

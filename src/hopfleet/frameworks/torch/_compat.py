@@ -93,6 +93,10 @@ def memory_of(tensor: torch.Tensor) -> int:
 # ----------------------------------------------------------------------------------------------------------- modules
 
 
+BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
+"""The base class of all modules that normalize over the rows of a batch."""
+
+
 def convolves(model: torch.nn.Module) -> bool:
     """Whether a model contains convolutions."""
     return any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in model.modules())

@@ -18,14 +18,11 @@ from torch import distributed
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
-from hopfleet.frameworks.torch import checkpoint
+from hopfleet.frameworks.torch import _compat, checkpoint
 from hopfleet.frameworks.torch.parallel import blocks
 from hopfleet.frameworks.torch.sparse import REMEDY, sparse_module
 from hopfleet.frameworks.torch.steps import Steps, rows_of
 from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
-
-BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
-"""The base class of all modules that normalize over the rows of a batch."""
 
 
 class Share(NamedTuple):
@@ -116,7 +113,7 @@ class Strategy(ABC):
     def check(self, trial: SpreadTrial) -> None:
         """Raise TaskError if the trial cannot be trained this way. Called before ``spread``."""
         name, options = type(self).__name__.lower(), trial.options
-        self.fewest_rows = 2 if any(isinstance(module, BATCH_NORM) for module in trial.model.modules()) else 1
+        self.fewest_rows = 2 if any(isinstance(module, _compat.BATCH_NORM) for module in trial.model.modules()) else 1
         if "compile" in self.unsupported and options.compile:
             raise TaskError(f"compile=True: {name} cannot train compiled models; set compile=False")
         if "fp16" in self.unsupported and trial.scaler is not None:
