@@ -18,7 +18,8 @@ from hopfleet.cli.app import main
 from hopfleet.domain.messages import UnitFinished
 from hopfleet.domain.trial import Config
 from hopfleet.experiment.planning import MeasuredModel
-from hopfleet.planner.dike.problem import Model
+from hopfleet.planner.dike.problem import Model, Need
+from hopfleet.planner.dike.rings import Ring
 from hopfleet.store.folder import find_run
 from tests.helpers.apart import passes_apart
 from tests.helpers.cli import NET
@@ -89,17 +90,20 @@ def check_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert name is not None
     assert shapes(name[1]) == {("ddp", 3)}
 
-    # One node reaches all others quickly, and they reach each other slowly: it serves.
+    # One node reaches all others quickly, and they reach each other slowly: it serves, unless two of them would do as
+    # well without a server.
     def star(nodes: list[Any], size: int) -> Any:
         return tuple(tuple(1e-9 if 0 in (one, other) else 1.0 for other in range(3)) for one in range(3))
 
     monkeypatch.setattr("hopfleet.backends.ray.bandwidth.measure", star)
+    slow = [Ring((0,), (2,), Need(1, 1, 1.0), rows_per_second=1e-9)]
+    monkeypatch.setattr("hopfleet.planner.dike.rings.rings", lambda cluster, model: slow)
     assert main(["plan", str(path), "--run"]) == 0
     out = capsys.readouterr().out
     assert "1 parameter server on" in out, out
     name = re.search(r"show (net-\S+)", out)
     assert name is not None
-    assert {strategy for strategy, _ in shapes(name[1])} == {"ps/1"}
+    assert {strategy for strategy, _ in shapes(name[1])} == {"ps/0+1"}, "its only core serves"
 
     # A resumed run returns to the nodes of its plan.
     planned = hop.load(name[1]).definition["origin"]["team"]["members"]
