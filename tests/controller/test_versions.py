@@ -33,8 +33,10 @@ def test_the_newest_the_newest_durable_the_best_and_lent_versions_are_needed():
 def test_of_the_versions_on_their_way_to_a_storage_the_first_and_the_last_are_needed():
     progress = Progress(Trial("t0001", 0, {}, 0, 9), 1)
     progress.saved = {version: Saved(version, durable=False) for version in range(1, 8)}
-    progress.saves = {number: Save(number, durable=1 < number < 6, worker="w1") for number in range(1, 7)}
-    assert needed_versions(progress) == {7, 2, 5}, "a save to shared memory needs no other file"
+    progress.saves = {number: Save(number, durable=True, worker="w1") for number in range(2, 6)}
+    progress.saves[90] = Save(1, durable=True, worker="w1")
+    progress.saves[91] = Save(6, durable=True, worker="w1")
+    assert needed_versions(progress) == {7, 2, 5}, "a save from memory needs no other file"
 
 
 def saved_twice():

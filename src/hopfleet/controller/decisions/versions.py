@@ -97,11 +97,11 @@ def recover(state: State, progress: Progress) -> Iterator[m.Message]:
 def needed_versions(progress: Progress) -> set[int]:
     """Return the saved versions that must stay: the newest, the newest durable, the best, and those lent to clones.
 
-    Of the versions that wait for a storage, the first stays, which is being sent, and the last.
+    Of the versions on nodes that are on their way to a storage, the first and the last stay.
     """
     saved = sorted(progress.saved)
     durable = [version for version in saved if progress.durable(version)]
-    sent = [save.version for save in progress.saves.values() if save.durable]
+    sent = [version for version in saved if progress.saved[version].attempt in progress.saves]
     return {*saved[-1:], *durable[-1:], *_best(progress), *progress.lends.values(), *sent[:1], *sent[-1:]}
 
 
