@@ -43,11 +43,7 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> A
 
 def possible(schedule: Schedule) -> Assignment | None:
     """Return a unit of the longest trial that some idle worker can train: the choice of a policy that never waits."""
-    for slot in schedule.idle.values():
-        progress = schedule.longest(slot)
-        if progress is not None:
-            return _at(schedule, progress, slot)
-    return None
+    return _first(schedule, schedule.longest)
 
 
 def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
@@ -68,8 +64,13 @@ def _urgent(schedule: Schedule) -> Assignment | None:
 
 def _sticky(schedule: Schedule) -> Assignment | None:
     """Return a unit of the trial with the most work left among the trials whose models idle workers hold."""
+    return _first(schedule, schedule.longest_held)
+
+
+def _first(schedule: Schedule, choose: Callable[[Slot], Progress | None]) -> Assignment | None:
+    """Return a unit of the trial that is chosen for the first idle worker with such a trial."""
     for slot in schedule.idle.values():
-        progress = schedule.longest_held(slot)
+        progress = choose(slot)
         if progress is not None:
             return _at(schedule, progress, slot)
     return None
