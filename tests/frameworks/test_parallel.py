@@ -448,9 +448,12 @@ def test_shares_of_a_batch(fewest: int) -> None:
 
 
 def test_batch_norm_and_a_last_batch_of_a_row_for_each_member() -> None:
+    """A pipeline makes fewer micro-batches of such a batch."""
+
     def train(team: TorchTeam, members: list[int]) -> None:
-        for rows in (2, 3):
-            opened(Stateful(), "ddp", 2, team).train(batches(SIZE + rows), last=True)
+        cache = EngineCache()
+        for strategy, rows in itertools.product(("ddp", "pipeline", "gpipe"), (2, 3)):
+            opened(Stateful(), strategy, 2, team, cache).train(batches(SIZE + rows), last=True)
 
     with_team(Stateful(), 2, train)
 

@@ -126,7 +126,7 @@ class Pipeline(Strategy):
     def backward(self, trial: SpreadTrial, share: Share) -> torch.Tensor:
         """Pass a batch through the stages and back; return its loss on the last member, and 0 on the others."""
         team, rows = trial.team, share.rows
-        count = min(MICRO_BATCHES * team.size, rows)
+        count = max(1, min(MICRO_BATCHES * team.size, rows // self.fewest_rows))
         bounds = [rows * number // count for number in range(count + 1)]
         parts = [{name: column[a:b] for name, column in share.batch.items()} for a, b in itertools.pairwise(bounds)]
         losses: list[torch.Tensor] = []
