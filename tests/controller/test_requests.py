@@ -264,6 +264,16 @@ def test_a_clone_that_never_gets_its_model_fails_alone():
     assert not desk["t0001"].lends
 
 
+def test_a_drained_run_does_not_wait_for_a_copy_that_a_storage_refuses():
+    desk = trained()
+    desk.granted("clone", trial="t0001", warm=True)
+    desk.tell(m.RequestMade("drain"))
+    desk.finished()
+    assert not of(desk.saved(3), m.Finish), "the copy may be done at any moment"
+    delayed = m.SaveDelayed("", VersionRef("t0002", 2, desk.saving(2, "t0002")), "s3://bucket: gone", on_node=True)
+    assert of(desk.tell(delayed), m.Finish) == [m.Finish(complete=False)]
+
+
 def test_a_clone_asks_again_for_its_model_in_the_next_run():
     desk = trained()
     desk.granted("clone", trial="t0001", warm=True)

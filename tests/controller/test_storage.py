@@ -66,7 +66,7 @@ def test_a_version_that_was_dropped_is_not_saved_by_a_late_report():
     assert desk.controller.refuses(late[1]) and not desk.controller.refuses(late[0])
     dropped: list[VersionRef] = []
     store = type("Store", (), {"drop": lambda self, ref: dropped.append(ref)})()
-    effects = VersionEffects(desk.controller.schedule, store, chores=None, report=None, retry=None)
+    effects = VersionEffects(desk.controller.schedule, store, chores=None, copies=None, report=None, retry=None)
     effects.refuse(late[1])
     assert dropped == [late[1].ref]
 

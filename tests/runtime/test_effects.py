@@ -13,6 +13,7 @@ from hopfleet.errors import CheckpointError
 from hopfleet.runtime.effects import VersionEffects, missing_versions
 from hopfleet.scheduler.progress import Saved
 from hopfleet.scheduler.schedule import Schedule
+from hopfleet.support.files import transfers as files
 from tests.helpers.virtual.versions import VirtualChores, VirtualVersions
 
 CURRENT, STALE, LATE = (VersionRef("t0001", 4, attempt) for attempt in (7, 8, 9))
@@ -29,16 +30,24 @@ class Bench:
         progress = self.schedule.add(Trial("t0001", 0, {}, 0, 9))
         progress.saved[4] = Saved(CURRENT.attempt, durable=True)
         progress.stale.append((STALE.version, STALE.attempt))
-        self.saved = VersionEffects(
-            self.schedule, self.versions, chores=VirtualChores(), report=self.events.append, retry=self.retry
+        self.wanted = True
+        self.saved = self.effects_with(VirtualChores())
+
+    def effects_with(self, chores):
+        return VersionEffects(
+            *(self.schedule, self.versions),
+            chores=chores,
+            copies=self,
+            report=self.events.append,
+            retry=lambda path, write: write(),
         )
 
-    def retry(self, path, write):
-        while True:
-            try:
-                return write()
-            except OSError as error:
-                self.waited.append((path, error.errno))
+    def add(self, copy):
+        copy()
+
+    def pause(self, seconds):
+        self.waited.append(seconds)
+        return self.wanted
 
     def act(self, message):
         self.saved.effects()[type(message)](message)
@@ -86,35 +95,63 @@ def test_the_end_waits_for_files_that_are_still_to_be_deleted(monkeypatch):
     bench, done = Bench(), []
     for name in ("drop", "collect", "release"):
         monkeypatch.setattr(bench.versions, name, lambda *arguments, name=name: done.append(name))
-    saved = VersionEffects(bench.schedule, bench.versions, chores=Lazy(), report=bench.events.append, retry=bench.retry)
-    effects = saved.effects()
+    effects = bench.effects_with(Lazy()).effects()
     for message in (m.DropVersion(STALE), m.TrialEnded("t0001", TrialState.COMPLETED), m.Finish(complete=True)):
         effects[type(message)](message)
     assert done == ["drop", "collect", "release"]
 
 
-@pytest.mark.parametrize(
-    ("error", "waits"), [(errno.ENOSPC, True), (errno.EIO, True), (errno.EFBIG, False), (errno.EMFILE, False)]
-)
-def test_a_copy_waits_for_a_disk_but_not_for_a_limit(error, waits, monkeypatch):
-    bench, errors = Bench(), [OSError(error, "no")]
-    ref, copy = VersionRef("t0002", 4, 11), bench.versions.copy
+REF = VersionRef("t0002", 4, 11)
 
-    def failing(*arguments):
-        if errors:
-            raise errors.pop()
+
+def failing(bench, monkeypatch, *errors):
+    left, copy = [*errors], bench.versions.copy
+
+    def fails(*arguments):
+        if left:
+            raise left.pop()
         return copy(*arguments)
 
-    monkeypatch.setattr(bench.versions, "copy", failing)
-    bench.act(m.CopyVersion(CURRENT, ref, ""))
-    path = bench.versions.path(ref, durable=True)
-    assert bench.waited == ([(path, error)] if waits else []) and (ref in bench.files) is waits
+    monkeypatch.setattr(bench.versions, "copy", fails)
+    bench.act(m.CopyVersion(CURRENT, REF, ""))
+    return bench.versions.path(REF, durable=True)
+
+
+@pytest.mark.parametrize("sends", [False, True], ids=["disk", "storage"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_copy_that_waits_for_a_disk_or_a_storage_is_reported_once(error, sends, monkeypatch):
+    bench = Bench()
+    bench.versions.sends = sends
+    path = failing(bench, monkeypatch, OSError(error, "no"), OSError(error, "no"))
+    assert bench.waited == [files.FIRST_PAUSE, 2 * files.FIRST_PAUSE] and REF in bench.files
+    delayed, saved = bench.events
+    assert (delayed.worker, delayed.ref, delayed.on_node) == ("", REF, sends)
+    assert delayed.error.startswith(f"[Errno {error}] no" if sends else f"{path}: cannot be written (no); ")
+    assert saved == m.VersionSaved(REF, True, "", 0)
+
+
+def test_a_copy_that_waits_ends_with_the_run(monkeypatch):
+    bench = Bench()
+    bench.wanted = False
+    failing(bench, monkeypatch, OSError(errno.ENOSPC, "no"))
+    assert [type(event) for event in bench.events] == [m.SaveDelayed] and REF not in bench.files
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.EFBIG, "no"), "cannot be written (no); raise the limits of the process"),
+        (OSError(errno.EMFILE, "no"), "cannot be written (no); raise the limits of the process"),
+        (CheckpointError("its SHA-256 is another"), "its SHA-256 is another"),
+        (ValueError("odd"), "ValueError: odd"),
+    ],
+)
+def test_a_copy_that_will_never_be_made_is_lost(error, reason, monkeypatch):
+    bench = Bench()
+    failing(bench, monkeypatch, error)
     (event,) = bench.events
-    if waits:
-        assert event == m.VersionSaved(ref, True, "", 0)
-    else:
-        assert (event.ref, event.attempt) == (ref._replace(attempt=None), 11)
-        assert event.reason.startswith(f"{path}: cannot be written (no); raise the limits of the process")
+    assert (event.ref, event.worker, event.attempt) == (REF._replace(attempt=None), None, 11)
+    assert reason in event.reason and REF not in bench.files and not bench.waited
 
 
 def test_a_copy_of_what_is_gone_is_reported():

@@ -14,7 +14,7 @@ from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted, JournalError
 from hopfleet.runtime import loop as loops
-from hopfleet.runtime.loop import Stopwatch
+from hopfleet.runtime.loop import Copies, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.support.files import transfers as files
 from tests.helpers.loop_bench import START, Bench, HungOnce, SpyBackend, SpyJournal
@@ -85,24 +85,40 @@ def test_a_storage_that_is_waited_for_is_named_by_its_error(tmp_path, monkeypatc
         assert bench.of("wait") == ["s3://bucket: cannot be listed", ""]
 
 
-def test_a_copy_that_waited_for_the_disk_is_reported(tmp_path, monkeypatch):
-    Clock(monkeypatch)
+def test_the_run_does_not_wait_for_a_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "FIRST_PAUSE", 1e-9)
     source, ref = VersionRef("t0001", 1, 7), VersionRef("t0002", 1, 8)
-    errors = [OSError(errno.ENOSPC, "No space left on device")]
+    goes_on, errors = threading.Event(), [OSError(errno.EIO, "no")]
 
     def copy(*arguments):
+        assert goes_on.wait(60) and arguments == (source, ref, "abc")
         if errors:
             raise errors.pop()
-        assert arguments == (source, ref, "abc")
         return "abc", 3
 
     with Bench(tmp_path) as bench:
-        bench.versions.path = lambda ref, *, durable: tmp_path / "version"
+        bench.versions.path, bench.versions.sends = (lambda ref, *, durable: tmp_path / "version"), True
         bench.versions.copy = copy
         bench.loop._driver.act(m.CopyVersion(source, ref, "abc"))
-        assert bench.loop._own == [m.VersionSaved(ref, True, "abc", 3)]
-        told, over = bench.of("wait")
-        assert told.startswith(f"{tmp_path}/version: cannot be written (No space left on device)") and over == ""
+        assert bench.loop._copies.busy and bench.loop._own.empty()
+        goes_on.set()
+        delayed, saved = bench.loop._own.get(timeout=60), bench.loop._own.get(timeout=60)
+        assert delayed == m.SaveDelayed("", ref, "[Errno 5] no", on_node=True)
+        assert saved == m.VersionSaved(ref, True, "abc", 3)
+        assert not bench.of("wait")
+
+
+def test_copies_that_wait_for_a_disk_end_with_the_run():
+    copies, done = Copies(), []
+    copies.add(lambda: done.append(copies.pause(60)))
+    copies.add(lambda: done.append("never begun"))
+    thread = copies._chores._thread
+    while not copies._waits:
+        thread.join(0.001)
+    assert not copies.busy
+    copies.finish()
+    thread.join(60)
+    assert done == [False]
 
 
 def test_a_run_that_fails_does_not_wait_for_what_is_done_beside_it(tmp_path):

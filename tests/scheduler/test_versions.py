@@ -44,7 +44,7 @@ def test_a_delayed_save_has_begun_and_waits_for_the_disk():
     desk = Desk(None)
     desk.train("w1", "t1", 0)
     desk.schedule.save("t1", 4, Save(1, True, "w1", waits=True))
-    desk.schedule.delay(VersionRef("t1", 1, 4), "w1", on_node=False)
+    desk.schedule.delay(VersionRef("t1", 1, 4), on_node=False)
     assert desk["t1"].saves == {4: Save(1, True, "w1", waits=False)}
     assert desk.schedule.delayed == {4: "w1"}
     desk.schedule.saved(VersionRef("t1", 1, 4), durable=True)
@@ -86,7 +86,7 @@ def test_a_new_run_has_no_saves_and_holds_no_earlier_trouble_against_them():
         desk.schedule.save(name, number, Save(1, True, "w1"))
         for setback in Setback:
             desk.schedule.blame(name, setback, "why")
-    desk.schedule.delay(VersionRef("t2", 1, 1), "w1", on_node=False)
+    desk.schedule.delay(VersionRef("t2", 1, 1), on_node=False)
     desk.schedule.forget_saves()
     assert [desk[name].saves for name in ("t1", "t2")] == [{}, {}]
     assert not desk.schedule.delayed
@@ -169,7 +169,7 @@ def test_a_parked_trial_leaves_nothing_under_way():
     desk = Desk(None, trials=2)
     desk.train("w1", "t1", 0, 1)
     desk.schedule.save("t1", 3, Save(2, True, "w1"))
-    desk.schedule.delay(VersionRef("t1", 2, 3), "w1", on_node=False)
+    desk.schedule.delay(VersionRef("t1", 2, 3), on_node=False)
     assert list(desk.schedule.awaiting) == ["t1"]
     desk.schedule.park("t1", TrialState.FAILED)
     validate(desk.schedule)

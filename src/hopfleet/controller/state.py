@@ -356,7 +356,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.SaveDelayed) -> None:
-        self.schedule.delay(message.ref, message.worker, on_node=message.on_node)
+        self.schedule.delay(message.ref, on_node=message.on_node)
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:

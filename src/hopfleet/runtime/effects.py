@@ -16,17 +16,18 @@ from hopfleet.domain.messages import (
     DropVersion,
     Event,
     Finish,
+    SaveDelayed,
     TrialDeleted,
     TrialEnded,
     VersionLost,
     VersionSaved,
 )
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import CheckpointError
+from hopfleet.errors import CheckpointError, describe
 from hopfleet.runtime.driver import Effects
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.store.base import VersionStore
-from hopfleet.support.files import LIMITS, trouble
+from hopfleet.support.files import LIMITS, back_off, trouble
 
 T = TypeVar("T")
 
@@ -46,8 +47,17 @@ class Deferred(Protocol):
     def finish(self) -> None: ...
 
 
+class Copies(Protocol):
+    """Copies of versions for clones, beside the run: training goes on while a disk or a storage takes its time."""
+
+    def add(self, copy: Callable[[], object], /) -> None: ...
+
+    def pause(self, seconds: float, /) -> bool:
+        """Wait before another attempt at a copy; return whether the run still wants it."""
+
+
 class VersionEffects:
-    """Acts on messages about saved versions. ``report`` takes the events that effects lead to."""
+    """Acts on messages about saved versions. ``report`` takes the events that effects lead to, from any thread."""
 
     def __init__(
         self,
@@ -55,12 +65,14 @@ class VersionEffects:
         versions: VersionStore,
         *,
         chores: Deferred,
+        copies: Copies,
         report: Callable[[Event], object],
         retry: Retry,
     ) -> None:
         self._schedule = schedule
         self._versions = versions
         self._chores = chores
+        self._copies = copies
         self._report = report
         self._retry = retry
 
@@ -72,7 +84,7 @@ class VersionEffects:
             DropVersion: lambda command: chores.add(partial(versions.drop, command.ref)),
             TrialEnded: lambda decision: chores.add(partial(versions.collect, decision.trial)),
             TrialDeleted: lambda decision: chores.add(partial(versions.forget, decision.trial)),
-            CopyVersion: lambda command: self._report(self._copied(command)),
+            CopyVersion: lambda command: self._copies.add(partial(self._copy, command)),
             Finish: self._finish,
         }
 
@@ -85,24 +97,33 @@ class VersionEffects:
         if isinstance(event, VersionSaved) and not self._schedule.refers(event.ref):
             self._versions.drop(event.ref)
 
-    def _copied(self, command: CopyVersion) -> Event:
+    def _copy(self, command: CopyVersion) -> None:
+        """Copy a version for a clone, trying again while a disk or a storage refuses it, which is reported once."""
         source, ref = command.source, command.ref
         assert ref.attempt is not None, f"{ref} has no file"
         path = self._versions.path(ref, durable=True)
-
-        def copy() -> tuple[str, int]:
+        told = False
+        for seconds in back_off():
             try:
-                return self._versions.copy(source, ref, command.digest)
-            except OSError as error:
-                if error.errno in LIMITS:
-                    raise CheckpointError(trouble(path, error)) from error
-                raise
+                digest, size = self._versions.copy(source, ref, command.digest)
+            except Exception as error:
+                if not isinstance(error, OSError) or error.errno in LIMITS:
+                    self._report(VersionLost(ref._replace(attempt=None), _reason(error, path), None, ref.attempt))
+                    return
+                if not told:
+                    told, sends = True, self._versions.sends
+                    self._report(SaveDelayed("", ref, str(error) if sends else trouble(path, error), on_node=sends))
+                if not self._copies.pause(seconds):
+                    return
+            else:
+                self._report(VersionSaved(ref, True, digest, size))
+                return
 
-        try:
-            digest, size = self._retry(path, copy)
-        except CheckpointError as error:
-            return VersionLost(ref._replace(attempt=None), str(error), None, ref.attempt)
-        return VersionSaved(ref, True, digest, size)
+
+def _reason(error: Exception, path: Path) -> str:
+    if isinstance(error, OSError):
+        return trouble(path, error)
+    return str(error) if isinstance(error, CheckpointError) else describe(error)
 
 
 def missing_versions(schedule: Schedule, versions: VersionStore) -> Iterator[VersionLost]:

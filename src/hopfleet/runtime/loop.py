@@ -5,6 +5,7 @@ Every message is journaled before it has an effect. All decisions are the contro
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 import time
@@ -39,6 +40,9 @@ T = TypeVar("T")
 WAIT_SECONDS = 0.1
 """Longest wait in seconds for an event, after which requests, signals and observers get their turn."""
 
+COPY_SECONDS = 0.005
+"""The same while a version is copied for a clone, which may be done at any moment."""
+
 AWAY_SECONDS = 1.0
 """Most seconds between two looks at the stopwatch that count as running time; the process may have been suspended."""
 
@@ -60,8 +64,9 @@ class Loop:
         self._observers = observers
         self._request = threading.Event()
         self._chores = Chores()
-        #: Events that effects led to, to be taken next.
-        self._own: list[Event] = []
+        self._copies = Copies()
+        #: Events that effects led to, to be taken next; copies end in a thread of their own.
+        self._own: queue.SimpleQueue[Event] = queue.SimpleQueue()
         #: The command that ended the run.
         self._finish = Finish(complete=False)
         self._cluster = backend if isinstance(backend, Cluster) else None
@@ -74,7 +79,8 @@ class Loop:
             controller.schedule,
             versions,
             chores=self._chores,
-            report=lambda event: self._own.append(event),
+            copies=self._copies,
+            report=self._own.put,
             retry=self._retry,
         )
         effects = {**saved.effects(), **self._effects()}
@@ -88,6 +94,7 @@ class Loop:
             return self._run(first)
         finally:
             self._chores.finish(wait=False)
+            self._copies.finish()
 
     def _run(self, first: list[Event]) -> bool:
         driver, controller = self._driver, self._controller
@@ -98,8 +105,8 @@ class Loop:
                 asked = True
                 driver.step([RequestMade("drain")])
                 continue
-            own, self._own = self._own, []
-            waits = min(WAIT_SECONDS, controller.next_look(self._ages))
+            own = [self._own.get() for _ in range(self._own.qsize())]
+            waits = min(COPY_SECONDS if self._copies.busy else WAIT_SECONDS, controller.next_look(self._ages))
             driver.step([*own, *self._journal.requests.pending()] or self._backend.receive(waits))
             driver.follow(controller.look_ahead(self._ages))
             self._look_at_cluster()
@@ -116,7 +123,7 @@ class Loop:
     @property
     def stuck(self) -> bool:
         """Whether a worker still waits for its disk or a storage, and so will not end by itself."""
-        return bool(self._controller.schedule.stuck)
+        return bool(self._controller.schedule.stuck - {None})
 
     def drain(self) -> None:
         """Ask for a resumable end as soon as all running units are done. Safe in a signal handler."""
@@ -199,6 +206,44 @@ class Loop:
                 raise Interrupted(f"{why}, then resume: all that was journaled is kept")
             self._refresh()
             time.sleep(min(left, WAIT_SECONDS))
+
+
+class Copies:
+    """Copies of versions for clones, one after another in a thread. Those that wait for a disk end with ``finish``."""
+
+    def __init__(self) -> None:
+        self._chores = Chores()
+        #: Copies that were asked for, counted by the run's thread, and those that ended, counted by the other one.
+        self._asked = self._done = 0
+        self._waits = False
+        self._ended = threading.Event()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a copy is under way, and does not wait for a disk."""
+        return self._asked > self._done and not self._waits
+
+    def add(self, copy: Callable[[], object]) -> None:
+        """Queue a copy."""
+        self._asked += 1
+        self._chores.add(lambda: self._make(copy))
+
+    def pause(self, seconds: float) -> bool:
+        """Wait before another attempt at a copy; return whether the run still wants it."""
+        self._waits = True
+        return not self._ended.wait(seconds)
+
+    def finish(self) -> None:
+        """Give up copies that wait, without waiting for the one that is being made."""
+        self._ended.set()
+        self._chores.finish(wait=False)
+
+    def _make(self, copy: Callable[[], object]) -> None:
+        try:
+            if not self._ended.is_set():
+                copy()
+        finally:
+            self._done, self._waits = self._done + 1, False
 
 
 class Stopwatch:

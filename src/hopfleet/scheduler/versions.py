@@ -50,12 +50,12 @@ class VersionRecords(ScheduleView):
         if version == progress.version:
             self._refresh(progress)
 
-    def delay(self, ref: VersionRef, worker: str, *, on_node: bool) -> None:
+    def delay(self, ref: VersionRef, *, on_node: bool) -> None:
         """Note that a save has begun, and that the disk, or the storage if ``on_node``, does not take it yet."""
         assert ref.attempt is not None
         saves = self.trials[ref.trial].saves
-        saves[ref.attempt] = replace(saves[ref.attempt], waits=False)
-        (self.unsent if on_node else self.delayed)[ref.attempt] = worker
+        save = saves[ref.attempt] = replace(saves[ref.attempt], waits=False)
+        (self.unsent if on_node else self.delayed)[ref.attempt] = save.worker
 
     def premature(self, ref: VersionRef) -> None:
         """End a save whose unit is not known to have finished: its file is useless, and the version is not saved."""

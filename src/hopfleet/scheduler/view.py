@@ -52,10 +52,10 @@ class ScheduleView:
         self._ready = Ready()
         #: Trials with validation partitions that no worker evaluates yet.
         self.awaiting: dict[str, Progress] = {}
-        #: Saves that a disk refuses for now, and the workers that wait for it.
-        self.delayed: dict[int, str] = {}
+        #: Saves that a disk refuses for now, and the workers that wait for it; None for a copy, which no worker makes.
+        self.delayed: dict[int, str | None] = {}
         #: Saves that wait on the disks of their nodes for a storage that refuses them, and the workers that send them.
-        self.unsent: dict[int, str] = {}
+        self.unsent: dict[int, str | None] = {}
         #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
         self.sticky = False
         #: Epochs that all trials together may begin, None for no limit, and those that they have begun.
@@ -228,8 +228,8 @@ class ScheduleView:
         return found
 
     @property
-    def stuck(self) -> set[str]:
-        """Return the workers with saves that a disk or a storage refuses for now."""
+    def stuck(self) -> set[str | None]:
+        """Return the workers with saves that a disk or a storage refuses for now; None stands for copies."""
         return {*self.delayed.values(), *self.unsent.values()}
 
     def files(self) -> Iterator[VersionRef]:

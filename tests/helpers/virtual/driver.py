@@ -24,7 +24,7 @@ from tests.helpers.requested import ODD
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
 from tests.helpers.virtual.faults import STRIKES
 from tests.helpers.virtual.settings import Fault, Setting, controller_of
-from tests.helpers.virtual.versions import VirtualChores
+from tests.helpers.virtual.versions import VirtualChores, VirtualCopies
 
 
 class Unwritten(Exception):
@@ -113,6 +113,7 @@ class Driver(Checks):
             self.controller.schedule,
             self.fleet.versions,
             chores=self.chores,
+            copies=VirtualCopies(lambda seconds, copy: self.fleet.later(self.fleet.clock + seconds, copy)),
             report=self.fleet.report,
             retry=lambda path, write: write(),
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hopfleet.domain.version_ref import VersionRef
@@ -19,6 +20,7 @@ class VirtualVersions:
         self.storage: dict[VersionRef, tuple[Model, bool]] = {}
         #: Files that went with the end of a run.
         self.released: set[VersionRef] = set()
+        self.sends = False
 
     def path(self, ref: VersionRef, *, durable: bool) -> Path:
         return Path("durable" if durable else "memory", f"{ref.trial}-{ref.version}-{ref.attempt}")
@@ -69,3 +71,19 @@ class VirtualChores:
 
     def finish(self) -> None:
         """Do nothing: all chores are done."""
+
+
+class VirtualCopies:
+    """Copies that are made after some time; ``later`` takes the seconds. A process that dies leaves them undone."""
+
+    DELAYS = (0.0, 0.5, 0.0, 3.0)
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], None]) -> None:
+        self._later = later
+        self._delays = itertools.cycle(self.DELAYS)
+
+    def add(self, copy: Callable[[], None]) -> None:
+        self._later(next(self._delays), copy)
+
+    def pause(self, seconds: float) -> bool:
+        return True

@@ -193,7 +193,7 @@ class SaveFailed:
 class SaveDelayed:
     """The disk or the storage refuses a version for now. The worker keeps the version and retries until it is saved."""
 
-    worker: str
+    worker: str  #: empty for a copy, which the process of the controller makes
     ref: VersionRef
     error: str  #: the file, the problem and the remedy
     on_node: bool = False  #: whether the version is on the disk of its node, where other workers can get it
