@@ -142,8 +142,8 @@ class History(Observer):
         self.spans.clear()
         for key in [key for key in self._evaluations if key[0] == ended.id]:
             del self._evaluations[key]
-        kept = [trial for trial in self.leaderboard() if trial.state.ended]
-        for trial in kept[self._limit :]:
+        kept = [trial for trial in self.trials.values() if trial.state.ended]
+        for trial in sorted(kept, key=self._rank)[self._limit :] if len(kept) > self._limit else ():
             self._let_go[trial.state] += 1
             self.dropped.units += trial.units_done
             self.dropped.planned += trial.epochs * self.partitions if trial.origin in SUGGESTED else 0
@@ -332,15 +332,13 @@ class History(Observer):
 
     def leaderboard(self) -> list[TrialHistory]:
         """Return all trials, best first, then those beyond a limit, then those without a value; ties by number."""
-        sign = 1 if self.mode == "min" else -1
+        return sorted(self.trials.values(), key=self._rank)
 
-        def key(trial: TrialHistory) -> tuple[bool, bool, float, int]:
-            value = self.value(trial)
-            if value is None:
-                return (True, True, 0.0, trial.number)
-            return (False, not self.feasible(trial), sign * value, trial.number)
-
-        return sorted(self.trials.values(), key=key)
+    def _rank(self, trial: TrialHistory) -> tuple[bool, bool, float, int]:
+        value = self.value(trial)
+        if value is None:
+            return (True, True, 0.0, trial.number)
+        return (False, not self.feasible(trial), value if self.mode == "min" else -value, trial.number)
 
     def best(self) -> TrialHistory | None:
         """Return the leader, or None if no trial has a value within all limits."""
