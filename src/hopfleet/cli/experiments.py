@@ -180,6 +180,7 @@ def _trial_json(results: Results, trial: TrialResult, *, brief: bool = False) ->
         "trial": trial.id,
         "state": trial.state.value,
         "config": named(trial.config),
+        "chosen": named(trial.chosen),
         "origin": trial.origin,
         "parent": trial.parent,
         "epochs_done": results.history.trials[trial.id].epochs_trained,
@@ -263,7 +264,8 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
     screen.print()
     facts(
         [
-            *((key, value) for key, value in flatten(trial.config).items()),
+            *((key, value) for key, value in flatten(trial.chosen).items()),
+            *([("config", trial.config)] if record.chosen else []),
             ("seed", trial.seed),
             *([("from", f"{record.parent}, {_how(trial)}")] if record.parent else []),
             ("checkpoint", checkpoint_path(trial) or "none"),
@@ -337,12 +339,13 @@ def best(name: Name, json: Json = False) -> None:
         print_json({**_trial_json(results, trial), "python": code})
         return
     metrics = "  ".join(f"{key}={number(value)}" for key, value in trial.metrics.items())
-    config = "\n".join(f"{key}={value}" for key, value in flatten(trial.config).items())
+    values = "\n".join(f"{key}={value}" for key, value in flatten(trial.chosen).items())
+    function = bool(results.history.trials[trial.id].chosen)
     facts(
         [
             ("trial", f"{trial.id} of {results.name}"),
             ("metrics", f"{metrics}  at epoch {trial.best_epoch}"),
-            ("config", config),
+            *([("chosen", values), ("config", trial.config)] if function else [("config", values)]),
             ("checkpoint", checkpoint_path(trial) or "none"),
             ("python", code),
         ]

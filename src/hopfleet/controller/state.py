@@ -380,7 +380,7 @@ class State:
             trained = self.schedule.lend(lender, message.trial, version)
             parent = Parent(message.parent, version, lender.trial.config)
         names = (message.trial, message.number, message.config, message.seed, message.epochs, parent, message.origin)
-        trial = Trial(*names, message.planned)
+        trial = Trial(*names, message.planned, message.chosen)
         self.next_number = message.number + 1
         self.pointed += message.origin == "point"
         self.suggested += message.origin == "search"

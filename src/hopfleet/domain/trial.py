@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -66,3 +66,5 @@ class Trial:
     #: The epochs that were planned when the trial was added, at least those of its search; 0 if it is not known. They
     #: stay the same if the trial is extended.
     planned: int = 0
+    #: The values that a space that is a function asked for, by name; empty if the configuration says the same.
+    chosen: Config = field(default_factory=dict)

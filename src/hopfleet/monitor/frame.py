@@ -55,7 +55,7 @@ def _marks(history: History, trials: Sequence[TrialHistory]) -> dict[str, list[b
 
 def _config_columns(trials: Sequence[TrialHistory]) -> dict[str, list[Any]]:
     """Return a column for each flattened configuration key."""
-    configs = [flatten(trial.config) for trial in trials]
+    configs = [flatten(trial.displayed) for trial in trials]
     keys = dict.fromkeys(key for config in configs for key in config)
     return {f"config/{key}": [config.get(key) for config in configs] for key in keys}
 

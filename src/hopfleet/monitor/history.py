@@ -158,6 +158,7 @@ class History(Observer):
             *(message.trial, message.number, message.config, message.seed, message.epochs),
             *(message.origin, message.parent, message.visits, len(message.visits) // self.partitions),
             logged=LoggedSteps(message.visits),
+            chosen=message.chosen,
         )
 
     def _end_trial(self, time: float, message: TrialEnded) -> None:

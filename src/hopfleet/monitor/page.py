@@ -43,7 +43,7 @@ def trial_html(trial: TrialHistory, experiment: str) -> str:
         ("trial", f"{trial.id} of {experiment}"),
         ("state", f"{trial.state.value}, {trial.epochs_trained} of {plural(trial.epochs, 'epoch')}"),
         *([("best", f"{metrics} at epoch {best.epoch}")] if best else []),
-        *((key, short(value, 60)) for key, value in flatten(trial.config).items()),
+        *((key, short(value, 60)) for key, value in flatten(trial.displayed).items()),
         *([("why it ended", shorten(one_line(trial.reason), 200))] if trial.reason else []),
     ]
     return facts_html(facts)

@@ -127,6 +127,12 @@ class TrialHistory:
     units: list[Span] = field(default_factory=list)  #: units that count, in order, without those inherited
     saved: dict[int, VersionSaved] = field(default_factory=dict)  #: durable versions that still exist
     logged: LoggedSteps = field(default_factory=LoggedSteps)  #: values of single steps
+    chosen: Config = field(default_factory=dict)  #: as in ``TrialAdded``
+
+    @property
+    def displayed(self) -> Config:
+        """The values that views show: those that a function asked for, by name; of other spaces, the configuration."""
+        return self.chosen or self.config
 
     @property
     def units_done(self) -> int:

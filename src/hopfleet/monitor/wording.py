@@ -40,7 +40,7 @@ def varying_keys(trials: Iterable[TrialHistory]) -> list[str]:
 
 
 def _varies(trials: Iterable[TrialHistory]) -> dict[str, bool]:
-    configs = [flatten(trial.config) for trial in trials]
+    configs = [flatten(trial.displayed) for trial in trials]
     keys = dict.fromkeys(key for config in configs for key in config)
     return {key: len({repr(config.get(key)) for config in configs}) > 1 for key in keys}
 

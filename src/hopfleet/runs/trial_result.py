@@ -53,7 +53,9 @@ class TrialResult(Signposted):
     def _elsewhere(self, name: str) -> str:
         if name in self.metrics:
             return f"trial.metrics[{name!r}]"
-        return f"trial.config[{name!r}]" if name in self.config else super()._elsewhere(name)
+        if name in self.config:
+            return f"trial.config[{name!r}]"
+        return f"trial.chosen[{name!r}]" if name in self.chosen else super()._elsewhere(name)
 
     def __getitem__(self, name: str) -> Never:
         where = self._elsewhere(name) or "trial.config[NAME] or trial.metrics[NAME]"
@@ -66,6 +68,11 @@ class TrialResult(Signposted):
     @property
     def config(self) -> Mapping[str, Any]:
         return self._trial.config
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """The values that a space that is a function asked for, by name; of other spaces, the configuration."""
+        return self._trial.displayed
 
     @property
     def seed(self) -> int:

@@ -58,6 +58,8 @@ class TrialInfo:
     epochs: int  #: planned
     origin: str = "search"  #: or "point", "clone", "person"
     parent: str = ""  #: the trial that this one was cloned from
+    #: The values that a space that is a function asked for, by name; of other spaces, the configuration.
+    chosen: Config = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ class CallbackObserver(Observer):
     def _add(self, message: TrialAdded) -> None:
         self._trials[message.trial] = TrialInfo(
             *(message.trial, message.number, copy.deepcopy(message.config), message.epochs),
-            *(message.origin, message.parent),
+            *(message.origin, message.parent, copy.deepcopy(message.chosen or message.config)),
         )
         if self._hooks["on_steps_logged"]:
             self._logged[message.trial] = LoggedSteps(message.visits)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from hopfleet.domain import space as spaces
@@ -165,6 +166,7 @@ class Search(ABC):
         explained(cls)
 
     max_epochs: int
+    space: spaces.Space = MappingProxyType({})
     #: Whether suggestions depend on earlier results; trials are then added as others end, not all at once.
     adaptive = False
     #: Whether results affect what the search suggests or decides.

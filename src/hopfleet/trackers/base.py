@@ -142,7 +142,8 @@ class Tracker(Callback):
         history = Results(RunFolder(experiment.folder)).history
         for trial in history.trials.values():
             told = 0
-            info = TrialInfo(trial.id, trial.number, trial.config, trial.epochs, trial.origin, trial.parent)
+            facts = trial.id, trial.number, trial.config, trial.epochs, trial.origin, trial.parent
+            info = TrialInfo(*facts, trial.displayed)
             for row in sorted(trial.epochs_done, key=lambda row: row.epoch):
                 curves = trial.logged.curves(history.definition, trial.config, told, row.version)
                 told = row.version

@@ -42,7 +42,8 @@ class JsonLines(_FileTracker):
     name = "metrics.jsonl"
 
     def write_trial(self, trial: TrialInfo) -> None:
-        self._line(kind="trial", trial=trial.id, config=trial.config, origin=trial.origin, parent=trial.parent)
+        values = {"config": trial.config, "chosen": trial.chosen}
+        self._line(kind="trial", trial=trial.id, **values, origin=trial.origin, parent=trial.parent)
 
     def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
         self._line(kind="epoch", trial=trial.id, epoch=epoch, time=time, metrics=metrics)

@@ -34,7 +34,8 @@ class Log(Callback):
         self._write(logging.INFO, f"{experiment.name} {'is complete' if complete else 'ends early'}")
 
     def on_trial_start(self, trial: TrialInfo) -> None:
-        self._write(logging.INFO, f"{trial.id} starts", trial=trial.id, config=plain(trial.config))
+        values = {"config": plain(trial.config), "chosen": plain(trial.chosen)}
+        self._write(logging.INFO, f"{trial.id} starts", trial=trial.id, **values)
 
     def on_trial_complete(self, trial: TrialInfo, reason: str) -> None:
         self._write(logging.INFO, f"{trial.id} {f'stops: {reason}' if reason else 'completes'}", trial=trial.id)

@@ -91,7 +91,7 @@ class MLflow(Tracker):
         tags = {"mlflow.runName": trial.id, "mlflow.parentRunId": self._parent, "hopfleet.trial": trial.id}
         run = self._client.create_run(self._place, tags={**tags, "hopfleet.folder": str(self._folder)}).info.run_id
         self._runs[trial.id] = run
-        params = [_entity("Param")(name, str(value)[:LONGEST_VALUE]) for name, value in flatten(trial.config).items()]
+        params = [_entity("Param")(name, str(value)[:LONGEST_VALUE]) for name, value in flatten(trial.chosen).items()]
         self._client.log_batch(run, params=params)
 
     def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:

@@ -46,7 +46,7 @@ class TensorBoard(Tracker):
         make_folder(folder)
         _clear(folder)
         self._writers[trial.id] = modules.EventFileWriter(str(folder))
-        values = {name: _hparam(value) for name, value in flatten(trial.config).items()}
+        values = {name: _hparam(value) for name, value in flatten(trial.chosen).items()}
         event = modules.Event(summary=modules.hparams_pb(values, trial_id=trial.id))
         self._writers[trial.id].add_event(event)
 

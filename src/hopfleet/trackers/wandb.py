@@ -55,7 +55,7 @@ class WandB(Tracker):
             group=experiment.name,
             name=trial.id,
             id=hashlib.sha256(os.fsencode(name)).hexdigest()[:16],
-            config=dict(trial.config),
+            config=dict(trial.chosen),
             dir=str(self._base(experiment)),
             mode=self._mode,
             resume="allow" if self._mode == "online" else None,

@@ -45,7 +45,7 @@ class Webhook(Tracker):
         self._post("begin", metric=experiment.metric, mode=experiment.mode, resumed=experiment.resumed)
 
     def write_trial(self, trial: TrialInfo) -> None:
-        self._post("trial", trial=trial.id, config=trial.config)
+        self._post("trial", trial=trial.id, config=trial.config, chosen=trial.chosen)
 
     def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
         self._post("epoch", trial=trial.id, epoch=epoch, metrics=metrics, time=time)

@@ -274,7 +274,8 @@ class Board:
             "best": trial.best.epoch if trial.best else None,
             "metrics": trial.best.metrics if trial.best else {},
             "last": last.metrics if last else {},
-            "config": named(flatten(trial.config)),
+            "chosen": named(flatten(trial.displayed)),
+            "config": named(flatten(trial.config)) if trial.chosen else None,  # if it is another
             "origin": trial.origin,
             "parent": trial.parent,
             "source": trial.source,

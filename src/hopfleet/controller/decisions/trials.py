@@ -8,6 +8,7 @@ from hopfleet.controller.decisions.versions import drop, needed_versions, recove
 from hopfleet.controller.requests import Add, Office, Refused, Step, answer
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
+from hopfleet.domain import space as spaces
 from hopfleet.domain.objectives import EPOCH
 from hopfleet.domain.rowsum import add, means
 from hopfleet.domain.seeds import derive
@@ -86,7 +87,18 @@ def _added(
     number = state.next_number
     seed = derive(state.seed, "trial", number)
     planned = max(epochs, state.search.max_epochs)
-    return state.decide(m.TrialAdded(state.next_trial, number, config, seed, epochs, origin, parent, visits, planned))
+    names = state.next_trial, number, dict(config), seed, epochs, origin, parent, visits, planned
+    return state.decide(m.TrialAdded(*names, _chosen(state, config, parent)))
+
+
+def _chosen(state: State, config: Config, parent: str) -> Config:
+    """Return what a space that is a function asked for to make a configuration; see ``Trial.chosen``."""
+    lender = state.schedule.find(parent)
+    if lender is None:
+        return spaces.chosen(state.search.space, config)
+    if lender.trial.config == config:
+        return lender.trial.chosen
+    return spaces.chosen(state.search.space, config, lender.trial.chosen)
 
 
 def stop_all_if_over(state: State) -> Iterator[m.Message]:

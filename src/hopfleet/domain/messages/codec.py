@@ -213,6 +213,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
             *_plain("trial", "number", "config", "seed", "epochs", "origin", "parent"),
             _coded("visits", list, tuple),
             _if_any("planned"),
+            _if_any("chosen"),
         ),
     ),
     ("TrialRolledBack", d.TrialRolledBack, _plain("trial", "version")),

@@ -25,6 +25,8 @@ class TrialAdded:
     parent: str = ""
     visits: tuple[int, ...] = ()
     planned: int = 0  #: the most epochs that were planned, which numbers of steps count on; 0 in old journals
+    #: The values that a space that is a function asked for, by name; empty if the configuration says the same.
+    chosen: Config = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

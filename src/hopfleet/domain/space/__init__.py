@@ -32,7 +32,7 @@ from hopfleet.domain.space.constructors import (
 )
 from hopfleet.domain.space.dimension import Choice, Derived, Dimension, Float, Integer, Normal
 from hopfleet.domain.space.json_values import flatten, plain
-from hopfleet.domain.space.points import changed, check_dimensions, check_values, complete, find, widened
+from hopfleet.domain.space.points import changed, check_dimensions, check_values, chosen, complete, find, widened
 from hopfleet.domain.space.text import CONSTRUCTORS, describe, parse, recalled
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "check_dimensions",
     "check_values",
     "choice",
+    "chosen",
     "complete",
     "configure",
     "describe",

@@ -20,6 +20,17 @@ from hopfleet.errors import describe as describe_error
 from hopfleet.phrases import shown
 
 
+class Configuration(dict[str, Any]):
+    """A configuration that a function made, with the values that the function asked for, by name.
+
+    The values travel with the configuration, so searches and samplers need not know of them.
+    """
+
+    def __init__(self, config: Config, chosen: Config) -> None:
+        super().__init__(config)
+        self.chosen = chosen
+
+
 class OutsideSpace(Exception):
     """Raised by a draw when a given configuration is not a point of the space."""
 
@@ -154,7 +165,9 @@ def _call(function: Callable[[Chooser], Any], draw: Draw) -> tuple[dict[str, Any
     given, config = config, chooser.params if config is None else config
     if not isinstance(config, Mapping) or not config:
         raise SpaceError(f"space={name}: returned {shown(given)}; must return a dict of names to values")
-    return {str(key): plain(value, [str(key)]) for key, value in config.items()}, chooser.chosen
+    chosen = {str(name): plain(value, [str(name)]) for name, value in chooser.params.items()}
+    config = {str(key): plain(value, [str(key)]) for key, value in config.items()}
+    return Configuration(config, chosen), chooser.chosen
 
 
 def exhaustive_points(space: Space) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.space.chooser import Space
-from hopfleet.domain.space.configuration import OutsideSpace, walk
+from hopfleet.domain.space.configuration import Configuration, OutsideSpace, walk
 from hopfleet.domain.space.dimension import Choice, Derived, Dimension, Float, Integer, Normal
 from hopfleet.domain.space.json_values import alike, flatten, is_number, leaves, plain, put
 from hopfleet.domain.trial import Config
@@ -17,22 +17,43 @@ from hopfleet.errors import SpaceError
 from hopfleet.phrases import did_you_mean, shown
 
 
-def find(space: Space, config: Config) -> dict[str, tuple[Dimension, Any]] | None:
-    """Return the dimensions and values that yield this configuration, or None if it is not a point of the space."""
+def find(
+    space: Space, config: Config, known: Mapping[str, Any] | None = None
+) -> dict[str, tuple[Dimension, Any]] | None:
+    """Return the dimensions and values that yield this configuration, or None if it is not a point of the space.
+
+    ``known`` has values by name to try where the configuration has none.
+    """
     flat = config if callable(space) else _at_leaves(space, config)
     if flat is None:
         return None
 
     def draw(name: str, dimension: Dimension) -> Any:
-        if name not in flat or not dimension.contains(flat[name]):
-            raise OutsideSpace
-        return flat[name]
+        for given in (flat, known or {}):
+            if name in given and dimension.contains(given[name]):
+                return given[name]
+        raise OutsideSpace
 
     try:
         found, drawn = walk(space, draw, {})
     except (OutsideSpace, SpaceError):
         return None
     return drawn if found == plain(config) else None
+
+
+def chosen(space: Space, config: Config, known: Mapping[str, Any] | None = None) -> Config:
+    """Return the values that a function asked for to make a configuration, by name.
+
+    They are empty if the space is no function, if the configuration says the same, or if they are not known. For a
+    configuration that the function did not make itself, ``known`` has those of a similar configuration.
+    """
+    if not callable(space):
+        return {}
+    if isinstance(config, Configuration):
+        found = config.chosen
+    else:
+        found = {name: value for name, (_, value) in (find(space, config, known) or {}).items()}
+    return {} if found == config else found
 
 
 def _at_leaves(space: Mapping[str, Any], config: Config) -> dict[str, Any] | None:

@@ -186,7 +186,7 @@ def _label(axes: Axes, leaders: Sequence[_Curve], colors: dict[str, str], keys: 
         trial, (epoch, value), color = curve.trial, curve.best, colors[curve.trial.id]
         thread = {"arrowstyle": "-", "color": color, "linewidth": 0.7, "alpha": 0.6, "shrinkB": 4, "relpos": (0, 0.5)}
         axes.annotate(
-            f"{trial.id}   {number(value)} at epoch {epoch}\n{describe(trial.config, keys, 32)}".rstrip(),
+            f"{trial.id}   {number(value)} at epoch {epoch}\n{describe(trial.displayed, keys, 32)}".rstrip(),
             xy=(curve.epochs[-1], curve.values[-1]),
             xytext=(1.035, height),
             textcoords="axes fraction",

@@ -79,7 +79,7 @@ def parameters(trials: Iterable[TrialHistory]) -> list[Parameter]:
     it is set.
     """
     listed = list(trials)
-    configs = {trial.id: flatten(trial.config) for trial in listed}
+    configs = {trial.id: flatten(trial.displayed) for trial in listed}
     names = dict.fromkeys(name for config in configs.values() for name in config)
     columns = {name: {trial: config[name] for trial, config in configs.items() if name in config} for name in names}
     chosen: list[str] = []

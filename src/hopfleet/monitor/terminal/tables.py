@@ -138,7 +138,7 @@ def _metric_cells(trials: Iterable[TrialHistory], name: str) -> list[str]:
 
 
 def _config_columns(history: History, trials: Sequence[TrialHistory]) -> list[Column]:
-    configs = [flatten(trial.config) for trial in trials]
+    configs = [flatten(trial.displayed) for trial in trials]
     return [
         Column(key, [short(config[key]) if key in config else NOTHING for config in configs], 10 + place, "right")
         for place, key in enumerate(config_keys(history.trials.values()))
@@ -242,5 +242,5 @@ def best_text(history: History) -> str:
     if leader is None or leader.best is None:
         return f"best  none{_why_no_best(history)}"
     value = number(leader.best.metrics[history.metric])
-    config = describe(leader.config, varying_keys(history.trials.values()), 60)
+    config = describe(leader.displayed, varying_keys(history.trials.values()), 60)
     return f"best {leader.id}  {history.metric}={value} at epoch {leader.best.epoch}  {config}"

@@ -208,7 +208,7 @@ export function Curves({ feed, metric, query, setQuery, height = 360, only, pinn
     pen.fill();
     const trial = feed.trials.get(near.line.trial);
     const where = axis === "time" ? clockText(near.line.xs[near.place]) : `${axis} ${number(near.line.xs[near.place])}`;
-    const config = Object.entries(trial?.config ?? {}).slice(0, 6).map(([key, value]) => `${short(key, 24)} = ${short(value, 20)}`);
+    const config = Object.entries(trial?.chosen ?? {}).slice(0, 6).map(([key, value]) => `${short(key, 24)} = ${short(value, 20)}`);
     bubble(pen, look, width, high, point, [`${near.line.trial}  ${trial?.state ?? ""}`, `${short(metric, 30)} = ${number(near.line.ys[near.place])} at ${where}`, ...config], SMALL);
   };
   const select = ({ from, to, width }) => {

@@ -170,6 +170,13 @@ function Data({ feed }) {
   </div>`;
 }
 
+function Pairs({ values, before }) {
+  return html`<table class="pairs"><tbody>${Object.entries(values).map(([key, value]) => {
+    const changed = before && JSON.stringify(before[key]) !== JSON.stringify(value);
+    return html`<tr class=${changed ? "changed" : ""}><th scope="row">${key}</th><td class="wrap">${typeof value === "string" ? value : JSON.stringify(value)}${changed && html` <span class="muted">was ${short(before[key], 40)}</span>`}</td></tr>`;
+  })}</tbody></table>`;
+}
+
 function Trial({ feed, id, query, setQuery }) {
   const { go } = usePage();
   const row = feed.trials.get(id);
@@ -179,7 +186,7 @@ function Trial({ feed, id, query, setQuery }) {
   if (!row || (error && !found)) return html`${back}<p class="bad" role="alert">${error || `${id}: there is no such trial (any more)`}</p>`;
   if (!found) return html`${back}<p class="muted empty">reading…</p>`;
   const rank = feed.leaders().findIndex((trial) => trial.id === id) + 1;
-  const before = feed.trials.get(row.parent)?.config;
+  const parent = feed.trials.get(row.parent);
   const metrics = Object.keys(found.history.metrics);
   const only = new Set([id, ...(row.parent && feed.trials.has(row.parent) ? [row.parent] : [])]);
   const metric = metrics.includes(query.metric) ? query.metric : feed.header.metric;
@@ -199,11 +206,8 @@ function Trial({ feed, id, query, setQuery }) {
     ${found.reason && html`<p class=${row.state === "failed" ? "bad" : "muted"}>${found.reason}</p>`}
     ${found.traceback && html`<details open><summary>Traceback</summary><pre class="log">${found.traceback}</pre></details>`}
     <div class="sides">
-      <section class="card"><h3>Configuration</h3>
-        <table class="pairs"><tbody>${Object.entries(row.config).map(([key, value]) => {
-          const changed = before && JSON.stringify(before[key]) !== JSON.stringify(value);
-          return html`<tr class=${changed ? "changed" : ""}><th scope="row">${key}</th><td class="wrap">${typeof value === "string" ? value : JSON.stringify(value)}${changed && html` <span class="muted">was ${short(before[key], 40)}</span>`}</td></tr>`;
-        })}</tbody></table></section>
+      ${row.config && html`<section class="card"><h3>Chosen values</h3><${Pairs} values=${row.chosen} before=${parent?.config && parent.chosen} /></section>`}
+      <section class="card"><h3>Configuration</h3><${Pairs} values=${row.config ?? row.chosen} before=${parent && (parent.config ?? parent.chosen)} /></section>
       <section class="card wide"><${Curves} feed=${feed} metric=${metric} query=${query} setQuery=${setQuery} height=${260} only=${only} pinned=${new Set([id])} /></section>
     </div>
     ${Object.keys(found.steps).length > 0 && html`<div class="sides">${Object.entries(found.steps).map(([name, { steps, values }]) => html`<section class="card" key=${name}><h3 class="wrap">${short(name, 60)} by step</h3><${StepCurve} feed=${feed} trial=${row} name=${name} steps=${steps} values=${values} /></section>`)}</div>`}

@@ -92,7 +92,7 @@ function Side({ name, onReady }) {
       ["search", short(feed.definition.search?.search ?? "", 30)],
       ["rows", String(feed.definition.train?.rows ?? "–")],
     ]} />
-    ${best && html`<table class="pairs"><tbody>${Object.entries(best.config).map(([key, value]) => html`<tr><th scope="row">${key}</th><td>${short(value, 40)}</td></tr>`)}</tbody></table>`}
+    ${best && html`<table class="pairs"><tbody>${Object.entries(best.chosen).map(([key, value]) => html`<tr><th scope="row">${key}</th><td>${short(value, 40)}</td></tr>`)}</tbody></table>`}
   </section>`;
 }
 

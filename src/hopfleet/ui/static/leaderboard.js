@@ -27,7 +27,7 @@ export function columnsOf(feed) {
     ...(limits.length ? [{ name: "feasible", read: (trial) => (trial.feasible ? "yes" : "no") }] : []),
     ...(trials.some((trial) => feed.notes[trial.id]) ? [{ name: "tags", read: (trial) => feed.notes[trial.id]?.tags.join(", ") || undefined }] : []),
     ...(trials.some((trial) => trial.parent) ? [{ name: "from", read: (trial) => trial.source }] : []),
-    ...keys.map((key) => ({ name: key, kind: "config", read: (trial) => trial.config[key] })),
+    ...keys.map((key) => ({ name: key, kind: "config", read: (trial) => trial.chosen[key] })),
     ...others.map(metricColumn),
   ];
 }
@@ -45,7 +45,7 @@ export function filterOf(text, columns, notes = {}) {
   const tests = text.split(/\s+/).filter(Boolean).map((term) => {
     const found = /^(.+?)(<=|>=|!=|=|<|>)(.+)$/.exec(term);
     const column = found && names.get(found[1]);
-    if (!column) return (trial) => `${trial.id} ${trial.state} ${trial.source} ${JSON.stringify(trial.config)} ${JSON.stringify(notes[trial.id] ?? "")}`.toLowerCase().includes(term.toLowerCase());
+    if (!column) return (trial) => `${trial.id} ${trial.state} ${trial.source} ${JSON.stringify(trial.chosen)} ${JSON.stringify(notes[trial.id] ?? "")}`.toLowerCase().includes(term.toLowerCase());
     const [, , sign, wanted] = found;
     if (column.name === "tags") return (trial) => (notes[trial.id]?.tags ?? []).includes(wanted) !== (sign === "!=");
     return (trial) => {

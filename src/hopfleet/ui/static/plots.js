@@ -24,12 +24,14 @@ export function parameterAxis(name, values) {
 export function varyingKeys(trials) {
   const seen = new Map();
   for (const trial of trials) {
-    for (const [key, value] of Object.entries(trial.config)) {
-      if (!seen.has(key)) seen.set(key, new Set());
-      seen.get(key).add(JSON.stringify(value));
+    for (const [key, value] of Object.entries(trial.chosen)) {
+      if (!seen.has(key)) seen.set(key, { values: new Set(), count: 0 });
+      seen.get(key).values.add(JSON.stringify(value));
+      seen.get(key).count++;
     }
   }
-  return [...seen].filter(([, values]) => values.size > 1).map(([key]) => key);
+  // A name that some trials lack varies, too.
+  return [...seen].filter(([, { values, count }]) => values.size > 1 || count < trials.length).map(([key]) => key);
 }
 
 export function Parallel({ feed, onOpen, onFilter }) {
@@ -37,7 +39,7 @@ export function Parallel({ feed, onOpen, onFilter }) {
   const trials = feed.leaders().filter((trial) => trial.value !== null);
   const metric = feed.header.metric;
   const axesOf = useMemo(() => {
-    const found = varyingKeys(trials).slice(0, 14).map((key) => parameterAxis(key, trials.map((trial) => trial.config[key])));
+    const found = varyingKeys(trials).slice(0, 14).map((key) => parameterAxis(key, trials.map((trial) => trial.chosen[key])));
     return [...found, { ...parameterAxis(metric, trials.map((trial) => trial.value)), metric: true }];
   }, [feed.version]);
   const height = 380;
@@ -51,7 +53,7 @@ export function Parallel({ feed, onOpen, onFilter }) {
     find.back = (pixel) => pixel;
     return find;
   };
-  const valueOf = (trial, axis) => (axis.metric ? trial.value : trial.config[axis.name]);
+  const valueOf = (trial, axis) => (axis.metric ? trial.value : trial.chosen[axis.name]);
   const place = (trial, axis, to) => {
     const value = valueOf(trial, axis);
     if (axis.numeric) return typeof value === "number" ? to(value) : undefined;
@@ -164,7 +166,7 @@ export function Parallel({ feed, onOpen, onFilter }) {
   const over = (pen, look, wide, high, point) => {
     const trial = nearest(point, wide);
     if (!trial) return;
-    const config = axesOf.slice(0, -1).slice(0, 9).map((axis) => `${short(axis.name, 24)} = ${short(trial.config[axis.name], 20)}`);
+    const config = axesOf.slice(0, -1).slice(0, 9).map((axis) => `${short(axis.name, 24)} = ${short(trial.chosen[axis.name], 20)}`);
     bubble(pen, look, wide, high, point, [`${trial.id}  ${short(metric, 20)} = ${number(trial.value)}`, ...config], SMALL);
   };
   const select = ({ from, to, width: wide }) => {
@@ -351,7 +353,7 @@ export function Lineage({ feed, onOpen }) {
     const member = under(point, width);
     if (!member) return;
     const trial = feed.trials.get(member.trial);
-    const config = Object.entries(trial?.config ?? {}).slice(0, 8).map(([key, value]) => `${short(key, 24)} = ${short(value, 20)}`);
+    const config = Object.entries(trial?.chosen ?? {}).slice(0, 8).map(([key, value]) => `${short(key, 24)} = ${short(value, 20)}`);
     bubble(pen, look, width, tall, point, [`${member.trial}${member.parent ? ` from ${member.parent}` : ""}`, `${short(data.metric, 20)} = ${number(trial?.value)}`, ...config], SMALL);
   };
   return html`<div><${Chart} name=${`${feed.key}-lineage`} label=${`Lineage of ${members.length} trials`} height=${height} stamp=${JSON.stringify(members.length) + feed.version} draw=${draw} over=${over}

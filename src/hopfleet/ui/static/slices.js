@@ -120,9 +120,9 @@ export function Slices({ feed, query, setQuery, onOpen }) {
   const second = keys.includes(query.sy) && query.sy !== first ? query.sy : "";
   if (!keys.length) return html`<p class="muted empty">No parameter varies among the trials that have a value of ${metric}.</p>`;
   const merit = new Map(trials.map((trial, rank) => [trial.id, trials.length < 2 ? 1 : 1 - rank / (trials.length - 1)]));
-  const read = (trial, name) => (name ? trial.config[name] : trial.value);
+  const read = (trial, name) => (name ? trial.chosen[name] : trial.value);
   const shown = trials.filter((trial) => [first, second].every((name) => read(trial, name) !== undefined && read(trial, name) !== null));
-  const axisOf = (name) => (name ? parameterAxis(name, shown.map((trial) => trial.config[name])) : { ...parameterAxis(metric, shown.map((trial) => trial.value)), choices: null, log: false });
+  const axisOf = (name) => (name ? parameterAxis(name, shown.map((trial) => trial.chosen[name])) : { ...parameterAxis(metric, shown.map((trial) => trial.value)), choices: null, log: false });
   const [across, up] = [axisOf(first), axisOf(second)];
   const scales = (width) => {
     const box = boxOf(width);
@@ -168,10 +168,10 @@ export function Slices({ feed, query, setQuery, onOpen }) {
     }
     return undefined;
   };
-  const describe = (trial) => [trial.id, `${short(metric, 30)} = ${number(trial.value)}`, ...[first, second].filter(Boolean).map((name) => `${short(name, 24)} = ${short(trial.config[name], 20)}`)];
+  const describe = (trial) => [trial.id, `${short(metric, 30)} = ${number(trial.value)}`, ...[first, second].filter(Boolean).map((name) => `${short(name, 24)} = ${short(trial.chosen[name], 20)}`)];
   const pick = (name, value, more) => html`<select value=${value} onChange=${(event) => setQuery({ [name]: event.target.value })}>${more}${keys.filter((key) => name === "sx" || key !== first).map((key) => html`<option value=${key}>${key}</option>`)}</select>`;
   const tools = html`<label>across ${pick("sx", first, null)}</label><label>up ${pick("sy", second, html`<option value="">${metric}</option>`)}</label>`;
   return html`<div><${Chart} name=${`${feed.key}-slice`} label=${`${metric} by ${first}${second ? ` and ${second}` : ""}, ${shown.length} trials`} height=${HEIGHT} stamp=${[feed.version, first, second].join("|")} draw=${draw} tools=${tools} ...${pointed(place, describe, onOpen)}
-      rows=${() => [["trial", first, ...(second ? [second] : []), metric], ...shown.map((trial) => [trial.id, trial.config[first], ...(second ? [trial.config[second]] : []), trial.value])]} />
+      rows=${() => [["trial", first, ...(second ? [second] : []), metric], ...shown.map((trial) => [trial.id, trial.chosen[first], ...(second ? [trial.chosen[second]] : []), trial.value])]} />
     <p class="legend muted">The ${LEADERS} best trials have their colours${second ? `; the shade between trials is the mean of their ranks by distance, ${mode === "min" ? "lowest" : "highest"} values strongest` : ""}. Choose a parameter for the axis up to see two at once.</p></div>`;
 }

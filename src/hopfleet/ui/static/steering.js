@@ -208,7 +208,7 @@ function Resume({ trial, send, rests, onClose }) {
 }
 
 function Clone({ trial, send, rests, onClose }) {
-  const before = Object.fromEntries(Object.entries(trial.config).map(([key, value]) => [key, JSON.stringify(value)]));
+  const before = Object.fromEntries(Object.entries(trial.config ?? trial.chosen).map(([key, value]) => [key, JSON.stringify(value)]));
   const [values, setValues] = useState(before);
   const [warm, setWarm] = useState(false);
   const [epochs, setEpochs] = useState("");
