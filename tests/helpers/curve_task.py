@@ -65,6 +65,19 @@ class CurveTask(CountingTask):
         return CurveSession(config)
 
 
+def asked(trial: Any) -> dict[str, Any]:
+    """A space that is a function; the names that it asks for are not those of its configurations."""
+    activation = trial.suggest_categorical("act.name", ["relu", "tanh"])
+    rate = trial.suggest_float("rate", 0.1, 0.5) if activation == "tanh" else 0.0
+    width = 32 * trial.suggest_int("blocks", 1, 4)
+    return {
+        "lr": 10 ** trial.suggest_float("log_lr", -4, -1),
+        "width": width,
+        "dropout": rate,
+        "activation": activation,
+    }
+
+
 def curve_experiment(name: str, **more: Any) -> hop.Experiment:
     return hop.Experiment(
         CurveTask(),

@@ -23,25 +23,13 @@ from hopfleet.monitor.terminal.tables import best_text
 from hopfleet.store.folder import RunFolder
 from hopfleet.ui.board import Board
 from hopfleet.ui.details import trial_details
-from tests.helpers.curve_task import curve_experiment
+from tests.helpers.curve_task import asked, curve_experiment
 
 NAMES = {"log_lr", "blocks", "act.name", "rate"}
 """The names that ``asked`` asks for: one with a dot, one in some trials only."""
 
 KEYS = {"lr", "width", "dropout"}
 """Keys of the configuration that are no such names."""
-
-
-def asked(trial: Any) -> dict[str, Any]:
-    activation = trial.suggest_categorical("act.name", ["relu", "tanh"])
-    rate = trial.suggest_float("rate", 0.1, 0.5) if activation == "tanh" else 0.0
-    width = 32 * trial.suggest_int("blocks", 1, 4)
-    return {
-        "lr": 10 ** trial.suggest_float("log_lr", -4, -1),
-        "width": width,
-        "dropout": rate,
-        "activation": activation,
-    }
 
 
 def same_names(trial: Any) -> None:

@@ -43,6 +43,7 @@ export function Parallel({ feed, onOpen, onFilter }) {
     return [...found, { ...parameterAxis(metric, trials.map((trial) => trial.value)), metric: true }];
   }, [feed.version]);
   const height = 380;
+  const unset = height - 9; // where lines of trials that lack a parameter pass below its axis
   const box = (width) => ({ left: 54, right: width - 74, top: 34, bottom: height - 24 });
   const across = (width) => scale(0, Math.max(1, axesOf.length - 1), box(width).left, box(width).right);
   const up = (axis, width) => {
@@ -56,7 +57,7 @@ export function Parallel({ feed, onOpen, onFilter }) {
   const valueOf = (trial, axis) => (axis.metric ? trial.value : trial.chosen[axis.name]);
   const place = (trial, axis, to) => {
     const value = valueOf(trial, axis);
-    if (axis.numeric) return typeof value === "number" ? to(value) : undefined;
+    if (axis.numeric) return typeof value === "number" ? to(value) : unset;
     return to(value === undefined ? "–" : short(value, 40));
   };
   const inside = (trial, width) =>
@@ -64,7 +65,7 @@ export function Parallel({ feed, onOpen, onFilter }) {
       const brush = brushes[axis.name];
       if (!brush) return true;
       const y = place(trial, axis, up(axis, width));
-      return y !== undefined && y >= brush[0] && y <= brush[1];
+      return y >= brush[0] && y <= brush[1];
     });
   const merit = (index) => (trials.length < 2 ? 1 : 1 - index / (trials.length - 1));
   const [width, setWidth] = useState(800);
@@ -87,15 +88,10 @@ export function Parallel({ feed, onOpen, onFilter }) {
       pen.beginPath();
       axesOf.forEach((axis, index) => {
         const y = place(trial, axis, ups[index]);
-        if (y === undefined) return;
         if (index === 0) pen.moveTo(x(0), y);
         else {
-          const before = place(trial, axesOf[index - 1], ups[index - 1]);
-          if (before === undefined) pen.moveTo(x(index), y);
-          else {
-            const middle = (x(index - 1) + x(index)) / 2;
-            pen.bezierCurveTo(middle, before, middle, y, x(index), y);
-          }
+          const middle = (x(index - 1) + x(index)) / 2;
+          pen.bezierCurveTo(middle, place(trial, axesOf[index - 1], ups[index - 1]), middle, y, x(index), y);
         }
       });
       pen.stroke();
@@ -129,16 +125,18 @@ export function Parallel({ feed, onOpen, onFilter }) {
       pen.textAlign = "left";
       pen.textBaseline = "middle";
       const marks = axis.numeric ? (axis.choices ?? ticks(axis.low, axis.high, 5, axis.log)).map((value) => [value, number(value)]) : axis.kinds.slice(0, 30).map((kind) => [kind, short(kind, 14)]);
+      const spots = marks.map(([value, text]) => [ups[index](value), text]);
+      if (trials.some((trial) => place(trial, axis, ups[index]) === unset)) spots.unshift([unset, "not set"]);
       let free = Infinity; // choices may lie close to each other
-      for (const [value, text] of marks) {
-        if (axis.numeric && ups[index](value) > free) continue;
-        free = ups[index](value) - 13;
+      for (const [y, text] of spots) {
+        if (axis.numeric && y > free) continue;
+        free = y - 13;
         pen.fillStyle = look.back;
         pen.globalAlpha = 0.8;
-        pen.fillRect(at + 3, ups[index](value) - 7, pen.measureText(text).width + 4, 14);
+        pen.fillRect(at + 3, y - 7, pen.measureText(text).width + 4, 14);
         pen.globalAlpha = 1;
         pen.fillStyle = look.muted;
-        pen.fillText(text, at + 5, ups[index](value));
+        pen.fillText(text, at + 5, y);
       }
       const brush = brushes[axis.name];
       if (brush) {
