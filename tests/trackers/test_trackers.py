@@ -26,7 +26,7 @@ from hopfleet.trackers import TRACKERS, Csv, JsonLines, MLflow, TensorBoard, Wan
 from hopfleet.trackers import base as trackers
 from hopfleet.trackers.base import Tracker
 from tests.helpers.browser import until
-from tests.helpers.curve_task import SPACE, curve_experiment
+from tests.helpers.curve_task import SPACE, asked, curve_experiment
 
 Points = dict[tuple[str, int], float]
 
@@ -195,7 +195,7 @@ def test_every_epoch_is_tracked_once(name: str, read: Callable[[Path], Any], mon
 KILLED = """
 import hopfleet as hop
 from hopfleet.trackers import base
-from tests.helpers.curve_task import SPACE, curve_experiment
+from tests.helpers.curve_task import SPACE, asked, curve_experiment
 
 base.END_SECONDS = 240.0
 
@@ -237,6 +237,46 @@ def test_weights_and_biases_writes_a_run_per_trial_offline(monkeypatch: pytest.M
     files = list((results.folder.path / "wandb").rglob("*.wandb"))
     assert len(files) == 2
     assert all(file.stat().st_size > 0 for file in files)
+
+
+def tensorboard_names(folder: Path) -> set[str]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    (path,) = (folder / "tensorboard").glob("*/events.out.*")
+    found = [value.metadata for event in EventFileLoader(str(path)).Load() for value in event.summary.value]
+    contents = [each.plugin_data.content for each in found if each.plugin_data.plugin_name == "hparams"]
+    return {name for content in contents for name in HParamsPluginData.FromString(content).session_start_info.hparams}
+
+
+def mlflow_names(folder: Path) -> set[str]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    return {name for run in runs for name in run.data.params}
+
+
+def wandb_names(folder: Path) -> set[str]:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, found = DataStore(), set()
+    store.open_for_scan(str(next((folder / "wandb").rglob("*.wandb"))))
+    while (data := store.scan_data()) is not None:
+        found |= {item.key for item in Record.FromString(data).run.config.update}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("read", [tensorboard_names, mlflow_names, wandb_names])
+def test_the_names_that_a_space_asked_for_are_tracked(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "END_SECONDS", 120.0)
+    name, search = read.__name__.split("_")[0], hop.Random(trials=1, max_epochs=1)
+    results = curve_experiment("mine", space=asked, search=search, callbacks=[name], partitions=1).fit(quiet=True)
+    names = {each for each in read(results.folder.path) if not each.startswith("_")}
+    assert names == {*results.best.chosen} >= {"act.name", "blocks", "log_lr"}
 
 
 class Broken(Tracker):
