@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,17 @@ import pytest
 
 from hopfleet.domain.messages import SaveDelayed, TrialRolledBack, UnitFinished, UnitOverdue
 from hopfleet.store.folder import RunFolder
-from tests.helpers.cluster.hosts import DRIVER, HEAD, STORAGE, WORKERS, Hosts, hosts, needs_hosts, needs_redis
+from tests.helpers.cluster.hosts import (
+    DRIVER,
+    HEAD,
+    REDIS_SERVER,
+    STORAGE,
+    WORKERS,
+    Hosts,
+    hosts,
+    needs_hosts,
+    needs_redis,
+)
 from tests.helpers.cluster.started import messages, wait_until
 from tests.helpers.marks import long
 from tests.helpers.processes import ROOT
@@ -81,8 +90,7 @@ def recommended() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """A cluster of hosts for tests after which all of them are there."""
-    home, redis = tmp_path_factory.mktemp("home"), shutil.which("redis-server") is not None
-    with hosts(home, redis=redis, **recommended()) as found:
+    with hosts(tmp_path_factory.mktemp("home"), redis=bool(REDIS_SERVER), **recommended()) as found:
         yield found
 
 
