@@ -25,6 +25,7 @@ from hopfleet.testing.observers import CallbackSuite
 from hopfleet.trackers import TRACKERS, Csv, JsonLines, MLflow, TensorBoard, WandB, Webhook
 from hopfleet.trackers import base as trackers
 from hopfleet.trackers.base import Tracker
+from hopfleet.trackers.wandb import run_id
 from tests.helpers.browser import until
 from tests.helpers.curve_task import SPACE, asked, curve_experiment
 
@@ -230,13 +231,24 @@ def test_a_killed_run_continues_without_gaps_and_doubled_points(names: list[str]
 
 
 @pytest.mark.slow
-def test_weights_and_biases_writes_a_run_per_trial_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_biases_writes_a_run_per_trial_offline(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The service of W&B still holds the run of the second trial, as it does after the process that began it died."""
+    import wandb
+
     monkeypatch.setattr(trackers, "END_SECONDS", 120.0)
-    search = hop.Random(trials=2, max_epochs=2)
-    results = curve_experiment("mine", search=search, callbacks=[WandB()], partitions=1).fit(quiet=True)
+    held, given = run_id(own_home / "mine", "t0002"), {"mode": "offline", "reinit": "create_new"}
+    with wandb.init(id=held, dir=own_home.parent, settings=wandb.Settings(silent=True, console="off"), **given):
+        search = hop.Random(trials=2, max_epochs=2)
+        results = curve_experiment("mine", search=search, callbacks=[WandB()], partitions=1).fit(quiet=True)
     files = list((results.folder.path / "wandb").rglob("*.wandb"))
-    assert len(files) == 2
-    assert all(file.stat().st_size > 0 for file in files)
+    assert sorted(file.stem.removeprefix("run-") for file in files) == sorted(
+        [run_id(own_home / "mine", "t0001"), run_id(own_home / "mine", "t0002", 1)]
+    )
+    same(wandb_points(results.folder.path), results)
+    assert f"writes another run for t0002: W&B still holds {held}" in " ".join(capsys.readouterr().err.split())
 
 
 def tensorboard_names(folder: Path) -> set[str]:

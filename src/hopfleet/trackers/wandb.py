@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +19,19 @@ from hopfleet.trackers.base import STEPS, Tracker
 MODES = ("offline", "online", "disabled", "shared")
 """What ``wandb.init`` takes as its mode."""
 
+IN_USE = "is in use"
+"""What ``wandb.init`` says of the id of a run that has not ended."""
+
+MOST_KILLED = 100
+"""Runs of one trial that killed processes may have left in a service of W&B."""
+
 
 class WandB(Tracker):
     """Writes a run per trial into the run folder; ``wandb sync`` sends them later. ``mode="online"`` sends at once.
 
-    The id of a run depends on the run folder and the trial alone, so a run that continues writes the same runs again.
+    The id of a run depends on the run folder and the trial alone, so a run that continues writes the same runs again. A
+    service of W&B that this process shares with its parents may still hold the run of a killed process; the trial then
+    gets a run with another id.
     """
 
     def __init__(self, project: str | None = None, mode: str = "offline") -> None:
@@ -49,12 +58,22 @@ class WandB(Tracker):
     def write_trial(self, trial: TrialInfo) -> None:
         experiment = self._experiment
         assert experiment is not None
-        name = f"{os.path.realpath(experiment.folder)} {trial.id}"
-        self._runs[trial.id] = _wandb().init(
+        for number in itertools.count():
+            name = run_id(experiment.folder, trial.id, number)
+            try:
+                self._runs[trial.id] = self._started(experiment, trial, name)
+                return
+            except Exception as error:
+                if IN_USE not in str(error) or number == MOST_KILLED:
+                    raise
+            self._tell(f"writes another run for {trial.id}: W&B still holds {name}, of a process that was killed")
+
+    def _started(self, experiment: ExperimentInfo, trial: TrialInfo, name: str) -> Any:
+        return _wandb().init(
             project=self._project or experiment.name,
             group=experiment.name,
             name=trial.id,
-            id=hashlib.sha256(os.fsencode(name)).hexdigest()[:16],
+            id=name,
             config=dict(trial.chosen),
             dir=str(self._base(experiment)),
             mode=self._mode,
@@ -93,6 +112,12 @@ class WandB(Tracker):
     def write_end(self, experiment: ExperimentInfo, complete: bool) -> None:
         for run in self._runs.values():
             run.finish()
+
+
+def run_id(folder: Path, trial: str, number: int = 0) -> str:
+    """Return the id of a trial's run, or of the run with that number that takes its place."""
+    name = f"{os.path.realpath(folder)} {trial}" + (f" {number}" if number else "")
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
 
 
 def _wandb() -> Any:
