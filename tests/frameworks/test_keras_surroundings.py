@@ -42,6 +42,7 @@ CHANGES: Mapping[str, Change] = {
     ),
     "epsilon": Change(lambda: keras.config.set_epsilon(1e-3), keras.config.epsilon),
     "flash": Change(keras.config.disable_flash_attention, keras.config.is_flash_attention_enabled),
+    "epochs": Change(lambda: keras.config.set_max_epochs(1), keras.config.max_epochs),
     "steps": Change(lambda: keras.config.set_max_steps_per_epoch(1), keras.config.max_steps_per_epoch),
     "seed": Change(lambda: keras.utils.set_random_seed(3), lambda: 0),
     "clear": Change(keras.utils.clear_session, lambda: 0),

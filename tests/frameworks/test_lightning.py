@@ -580,6 +580,8 @@ def test_a_metric_whose_states_cannot_be_joined_is_refused(reduce: Any) -> None:
             return torch.stack(self.kept).sum() if isinstance(self.kept, list) else self.kept
 
     metric = Own()
+    with pytest.raises(TaskError, match=r"self\.log\('own', metric\): call the metric with the batch first"):
+        state_of("own", metric)
     states = []
     for value in (2.0, 3.0):
         metric.reset()

@@ -80,7 +80,7 @@ def test_scores_are_names_functions_and_metrics():
 def test_rows_are_copies():
     targets = np.array([0, 1, 1])
     found = of("accuracy", np.array([0, 1, 0]), targets)
-    targets[:] = 0
+    targets[:] = 1
     assert means(found) == {"m": 2 / 3}
 
 

@@ -110,10 +110,16 @@ UNREAD = ("lock", "hopfleet.json", ".log", "README.md", ".svg", "failed.jsonl", 
 OTHERS = ("folder", "pipe", "device")
 
 
-def _flip(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1 << place % 8
-    path.write_bytes(content)
+def _damages(path: Path, content: bytes, drawn: random.Random, count: int) -> Iterator[tuple[int, int]]:
+    """Yield places and the bits that flip there: in the last byte, which is one of a tensor, and in some others.
+
+    A digit of a JSON file also becomes another one, which leaves the file one that can be parsed.
+    """
+    for place in [len(content) - 1, *(drawn.randrange(len(content)) for _ in range(count))]:
+        yield place, 1 << place % 8
+    digits = [place for place, byte in enumerate(content) if chr(byte).isdigit()] if path.suffix == ".json" else []
+    for place in drawn.sample(digits, min(3 * count, len(digits))):
+        yield place, 1
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(12, marks=pytest.mark.slow)])
@@ -128,11 +134,8 @@ def test_a_damaged_byte_is_named_or_changes_nothing(
     wanted, drawn, refused = used(copy), random.Random(count), set()
     for path in sorted(each for each in copy.rglob("*") if each.is_file() and each.stat().st_size):
         before = path.read_bytes()
-        for place in [
-            len(before) - 1,
-            *(drawn.randrange(len(before)) for _ in range(count)),
-        ]:  # the last is of a tensor
-            _flip(path, place)
+        for place, bits in _damages(path, before, drawn, count):
+            path.write_bytes(before[:place] + bytes([before[place] ^ bits]) + before[place + 1 :])
             about = f"{path.relative_to(copy)}, byte {place} of {len(before)}"
             try:
                 with contextlib.chdir(tmp_path):

@@ -69,11 +69,15 @@ def _keep(content: bytes, path: Path) -> None:
 
 def fetch_all(names: Iterable[str]) -> Mapping[str, Path | DataError]:
     """Fetch many objects, several at a time; return the file of each, or why there is none. Raise Unreachable."""
+    silent: list[Unreachable] = []
 
     def attempt(name: str) -> Path | DataError:
+        if silent:  # other objects need not wait for the same server
+            raise silent[0]
         try:
             return fetch(name)
-        except Unreachable:
+        except Unreachable as error:
+            silent.append(error)
             raise
         except DataError as error:
             return error

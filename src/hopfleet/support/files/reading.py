@@ -128,6 +128,8 @@ def parsed_json(text: str | bytes, *, checked: bool = True) -> Any:
     try:
         content = json.loads(text)
         if not isinstance(content, dict) or DIGEST not in content:
+            if checked and isinstance(content, dict) and _is_renamed(content):
+                raise ValueError(f"the key of its digest must be {DIGEST!r}, got {next(reversed(content))!r}")
             return content
         found = content.pop(DIGEST)
         if checked and found != _json_digest(content):
@@ -135,6 +137,12 @@ def parsed_json(text: str | bytes, *, checked: bool = True) -> Any:
         return content
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _is_renamed(content: dict[str, Any]) -> bool:
+    """Whether the last value is the digest of the others under another key: the file is not one of release 0.1."""
+    *others, last = content.items() if content else [("", None)]
+    return isinstance(last[1], str) and last[1] == _json_digest(dict(others))
 
 
 def json_text(content: dict[str, Any]) -> str:
