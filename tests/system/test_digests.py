@@ -131,7 +131,7 @@ def test_a_damaged_byte_is_named_or_changes_nothing(
     monkeypatch.setenv("HOPFLEET_HOME", str(folder.parent / "home"))
     copy = tmp_path / folder.name
     shutil.copytree(folder, copy)
-    wanted, drawn, refused = used(copy), random.Random(count), set()
+    wanted, drawn = used(copy), random.Random(count)
     for path in sorted(each for each in copy.rglob("*") if each.is_file() and each.stat().st_size):
         before = path.read_bytes()
         for place, bits in _damages(path, before, drawn, count):
@@ -143,14 +143,13 @@ def test_a_damaged_byte_is_named_or_changes_nothing(
             except HopfleetError as error:
                 named = {path.name, str(path.relative_to(copy))} | ({"journal"} if "journal" in path.name else set())
                 assert any(name in str(error) for name in named), f"{about}: the refusal names another file: {error}"
-                refused.add(path.name)
             else:
                 assert found == wanted, f"{about}: another result, without a word"
+                # Journals have free pages, and a damaged record of a run counts as missing.
+                needed = kind != "run" or path.name.endswith((".safetensors", "experiment.json"))
+                assert path.name.endswith(UNREAD) or not needed, f"{about}: is not noticed"
             path.write_bytes(before)
     assert used(copy) == wanted
-    read = {path.name for path in copy.rglob("*") if path.is_file() and not path.name.endswith(UNREAD)}
-    if kind in ("data", "bundle", "export"):
-        assert refused >= read - {"hopfleet.json"}, "damage is not noticed at all"
 
 
 @pytest.fixture
