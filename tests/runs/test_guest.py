@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ class Model(torch.nn.Module):
 
 
 class Changing(hop.TorchTask):
-    """Changes its process in build(), and computes something else without these changes."""
+    """Changes its process in build() and transform(), and computes something else without the changes in build()."""
 
     factor = 1.0
 
@@ -43,6 +44,10 @@ class Changing(hop.TorchTask):
         model = Model()
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
 
+    def transform(self, batch: Any, rng: Any) -> Any:
+        decimal.getcontext().prec = 7
+        return batch
+
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         return ((model(batch["x"]) - batch["y"]) ** 2).mean() * self.factor
 
@@ -52,7 +57,8 @@ class Changing(hop.TorchTask):
 
 @pytest.fixture
 def results() -> hop.Results:
-    return hop.Experiment(
+    before = everything()
+    found = hop.Experiment(
         Changing(),
         train={"x": X, "y": X.sum(1)},
         valid={"x": X, "y": X.sum(1)},
@@ -64,6 +70,8 @@ def results() -> hop.Results:
         backend="inline",
         workers=1,
     ).fit(quiet=True)
+    assert everything() == before
+    return found
 
 
 def everything() -> list[Any]:
@@ -78,7 +86,8 @@ USES: Mapping[str, Callable[[hop.Results, Path], Any]] = {
     "predict": lambda results, folder: _values([results.best.predict({"x": X}, backend="inline")]),
     "bundle": lambda results, folder: _bundled(results, folder),
     "test": lambda results, folder: results.test({"x": X, "y": X.sum(1)}, backend="inline"),
-    "ensemble": lambda results, folder: hop.Ensemble(results).test(backend="inline"),
+    "ensemble": lambda results, folder: hop.Ensemble(results, weights="greedy").test(backend="inline"),
+    "torch": lambda results, folder: results.best.export(folder / "model.pt", format="torch"),
 }
 
 

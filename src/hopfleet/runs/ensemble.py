@@ -16,6 +16,7 @@ from hopfleet.frameworks.base import Batch, Framework, Task
 from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import measure_ensemble
 from hopfleet.runs.exporting import Exported, export_models, joined_model
+from hopfleet.runs.guest import transformed
 from hopfleet.runs.place import Place
 from hopfleet.runs.prediction import predict
 from hopfleet.runs.results import Results
@@ -107,10 +108,8 @@ class Ensemble:
 
     def _batches(self, data: Dataset) -> Iterator[Batch]:
         """Yield all rows of a data set, as the task's hooks get them in evaluation."""
-        transform = self._task.transform
         for part in range(len(data)):
-            for batch in data.batches(part, batch_size=self.results.definition["batch_size"]):
-                yield batch if transform is None else transform(batch, None)
+            yield from transformed(self._task, data.batches(part, batch_size=self.results.definition["batch_size"]))
 
     def _measure(self, data: Dataset) -> tuple[Framework, Measure]:
         dtypes = {name: column.dtype for name, column in data.columns.items()}

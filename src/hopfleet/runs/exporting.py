@@ -11,7 +11,7 @@ from typing import Any
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Task
 from hopfleet.phrases import shown
-from hopfleet.runs.guest import Guest
+from hopfleet.runs.guest import Guest, transformed
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.support.files import trouble, write_atomically
@@ -130,8 +130,7 @@ def calling(results: Results, members: Mapping[str, float], task: Task) -> Calla
 
 def example(results: Results, task: Task) -> Batch:
     """Return the first training rows, as the task's hooks get them in evaluation."""
-    batch = find_data(results.folder, "train").head(EXAMPLES)
-    return batch if task.transform is None else task.transform(batch, None)
+    return next(transformed(task, [find_data(results.folder, "train").head(EXAMPLES)]))
 
 
 def check_deviation(path: Path, deviation: float) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.base import Batch, Task
 from hopfleet.frameworks.process_settings import Changes
 from hopfleet.worker.surroundings.isolation import Isolation, listed
 from hopfleet.worker.surroundings.table import settings_of
@@ -35,3 +35,12 @@ class Guest:
     def changes(self) -> str:
         """The names of the settings that the trial makes; empty if it makes none."""
         return listed(self._own)
+
+
+def transformed(task: Task, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches as the task's hooks get them in evaluation. What the transform changes in the process is put back."""
+    guest = Guest(task)
+    for batch in batches:
+        with guest.within():
+            made = batch if task.transform is None else task.transform(batch, None)
+        yield made

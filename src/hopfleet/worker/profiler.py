@@ -87,7 +87,8 @@ class Profiler:
                 context.count_parameters(session, metrics)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, averaged=self._averaged(metrics))
-                found = replace(found, unsteady=self._unsteady(trial), varying=self._varying(session, trial, unit))
+                found = replace(found, unsteady=self._unsteady(session, trial))
+                found = replace(found, varying=self._varying(session, trial, unit))
                 seconds = time.perf_counter() - began
                 if batches:
                     found = self._timed(found, session, trial, unit, batches)
@@ -181,7 +182,7 @@ class Profiler:
         with self._context.within(session, trial):
             return session.varying(FirstBatches(1, stream, self._context.batch_size(trial)))
 
-    def _unsteady(self, trial: Trial) -> str:
+    def _unsteady(self, session: Session, trial: Trial) -> str:
         """Return a column that differs when a batch is transformed twice, if any. Only the first call checks."""
         context, spec = self._context, self._context.spec
         if context.feed is None or self._checked:
@@ -191,7 +192,8 @@ class Profiler:
         sources = [UnitBatches(spec.train, 0, context.batch_size(trial), spec.seed, 1)]
         if spec.valid is not None:
             sources.append(UnitBatches(spec.valid, 0, valid_batch(spec.valid, context.placement)))
-        return next(filter(None, (context.feed.unsteady(source, config) for source in sources)), "")
+        with context.within(session, trial):
+            return next(filter(None, (context.feed.unsteady(source, config) for source in sources)), "")
 
     def _averaged(self, metrics: dict[str, RowSum]) -> str:
         """Return a metric that is averaged over several batches although a mean of batches is wrong, if any."""
