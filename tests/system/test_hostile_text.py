@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -12,14 +13,17 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet.cli import main
+from hopfleet.cli import completing, main
 from hopfleet.domain.messages import TrialEnded, WorkerLost
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config, TrialState
+from hopfleet.forecast.preview import slow
 from hopfleet.frameworks.base import Batches, Session
 from hopfleet.monitor.charts.charts import draw_chart
 from hopfleet.monitor.terminal.live import NotebookView, PlainView, TerminalView
+from hopfleet.runs.bundle import Bundle
+from hopfleet.support.logging import messages
 from hopfleet.testing.tasks import CountingSession, CountingTask
 from tests.helpers.searched_runs import history_of
 
@@ -133,6 +137,20 @@ def test_no_view_lets_it_through(evil: hop.Results) -> None:
     assert "<b>" not in page
 
 
+def test_no_message_lets_it_through(capsys: pytest.CaptureFixture[str]) -> None:
+    messages().warning("%s", EVIL)
+    with slow(False, iter([0.0, 100.0, 100.0]).__next__) as tell:
+        tell(EVIL)
+    text = capsys.readouterr().err
+    harmless(text)
+    assert text.count("\\x1b]0;owned") == 2
+
+
+def test_nothing_of_a_hostile_name_is_completed(evil: hop.Results) -> None:
+    shutil.copytree(evil.folder.path, evil.folder.path.with_name(f"evil{EVIL.replace('/', '')}"))
+    assert completing.experiments("") == ["evil"]
+
+
 @pytest.mark.parametrize("draw", ["curves", "gantt", "importance", "parallel", "pareto"])
 def test_no_chart_breaks(evil: hop.Results, tmp_path: Path, draw: str) -> None:
     options = {"metrics": ["loss", f"m{EVIL}"], "modes": ["min", "max"]} if draw == "pareto" else {}
@@ -144,13 +162,16 @@ def test_no_chart_breaks(evil: hop.Results, tmp_path: Path, draw: str) -> None:
     assert "<b>" not in page
 
 
-def test_a_repr_is_harmless(evil: hop.Results) -> None:
+def test_a_repr_is_harmless(evil: hop.Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    harmless(repr(Bundle(Path(EVIL), {"experiment": EVIL, "models": []}, Evil(), [], False)))
     for shown in (evil, evil.best, evil["t0003"]):
         harmless(repr(shown))
         page = shown._repr_html_()
         harmless(page)
         ElementTree.fromstring(page)
         assert "&lt;b&gt;" in page
+    monkeypatch.setitem(evil.definition, "name", EVIL)  # as a stranger may have written it
+    harmless(repr(evil))
 
 
 @pytest.mark.parametrize("kind", ["parallel", "importance"])

@@ -212,6 +212,9 @@ def pipe(path: Path, victim: Path) -> None:
 
 OBSTACLES = [link_to_file, link_to_folder, link_to_nothing, hard_link, file, folder, database, pipe]
 
+REPLACES = ("create_file", "download", "link_or_copy", "remove_file")
+"""Writers that replace or delete what is at the path, unless it is a folder."""
+
 IN_PLACE = ("overwrite", "append", "open_lock", "copy_file", "captured log", "copied log")
 """Writers that go on with a file; it lies in a private folder, where no other user makes a hard link."""
 
@@ -258,6 +261,9 @@ def test_nothing_outside_is_changed(
         obstacle(shared / place, victim)
         before = content(shared / place) if (shared / place).is_dir() else {}
         attempt(writer, shared / "target")
+        if obstacle is pipe and place == "target" and name not in REPLACES:
+            now = shared / place if (shared / place).exists() else shared / f"{place}.svg"
+            assert now.is_fifo(), "a pipe is gone"
         if obstacle in (folder, database) and name not in DELETES:
             now = shared / place if (shared / place).exists() else shared / f"{place}.svg"
             assert content(now).items() >= before.items(), "a folder of the user's has lost files"
@@ -340,6 +346,22 @@ def test_overwrite_leaves_what_no_run_has_written(tmp_path: Path) -> None:
     _fit(run, overwrite=True)
     assert (hop.load(run).definition["created"], (run / "journal.sqlite").stat().st_ino) != before
     assert hop.load(run).finished and (run / "notes.txt").read_text() == TEXT and (run / "thesis").is_dir()
+
+
+@pytest.mark.parametrize("stranger", [False, pytest.param(True, marks=as_root)])
+def test_a_run_that_is_cleared_leaves_what_no_run_has_written(stranger: bool, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    _fit(run.path)
+    (run.path / "notes.txt").write_text(TEXT)
+    if stranger:
+        before = content_names(run.path)
+        os.chown(run.path, STRANGER, STRANGER)
+        with pytest.raises(PermissionError, match="another user"):
+            run.clear()
+        assert content_names(run.path) == before
+    else:
+        run.clear()
+        assert content_names(run.path) == ["hopfleet.json", "lock", "notes.txt"]
 
 
 @pytest.mark.parametrize("write", [_partition, _prepare])

@@ -6,7 +6,6 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.errors import AllTrialsFailed
 from hopfleet.runs.results import Results
 from hopfleet.runs.trial_result import TrialResult
-from hopfleet.safe_text import visible
 
 
 def raise_if_all_failed(results: Results) -> None:
@@ -37,4 +36,4 @@ def _failed(results: Results) -> list[TrialResult]:
 
 
 def _why(trial: TrialResult) -> str:
-    return visible((trial.error or "an unknown error").rstrip())
+    return (trial.error or "an unknown error").rstrip()

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from hopfleet.errors import Interrupted
-from hopfleet.safe_text import visible
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import has_journal
 
@@ -51,5 +50,5 @@ class _Hook:
             assert callable(self._before)
             self._before(kind, error, traceback)
             return
-        sys.stderr.write(visible(f"hopfleet: {error}") + "\n")
+        sys.stderr.write(f"hopfleet: {error}\n")
         raise SystemExit(INTERRUPTED)

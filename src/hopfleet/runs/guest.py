@@ -38,7 +38,7 @@ class Guest:
 
 
 def transformed(task: Task, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield batches as the task's hooks get them in evaluation. What the transform changes in the process is put back."""
+    """Yield batches as hooks get them in evaluation. What the transform changes in the process is put back."""
     guest = Guest(task)
     for batch in batches:
         with guest.within():
