@@ -14,6 +14,9 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.experiment.preparation import check_data, open_data
+from hopfleet.runs.guest import Guest
+from hopfleet.store.folder import RunFolder
 from tests.helpers.process_changes import seen
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
@@ -49,7 +52,7 @@ class Changing(hop.TorchTask):
         return batch
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return ((model(batch["x"]) - batch["y"]) ** 2).mean() * self.factor
+        return ((model(batch["x"]) - batch["y"]) ** 2).mean() * self.factor * len(os.environ["OWN_VARIABLE"])
 
     def predict(self, model: Any, batch: dict[str, Any]) -> Any:
         return model(torch.as_tensor(batch["x"])) * self.factor * len(os.environ["OWN_VARIABLE"])
@@ -107,6 +110,26 @@ def test_no_use_of_a_model_changes_the_process(results: hop.Results, tmp_path: P
         made[name] = use(results, tmp_path)
         assert everything() == before, name
     assert made["iter"] == made["predict"] == made["bundle"]
+
+
+def test_attributes_of_the_task_stay() -> None:
+    """A task may keep in them what takes long to load."""
+    task, variable = Changing(), os.environ.get("OWN_VARIABLE")
+    with Guest(task).building():
+        task.build({"lr": 0.1})
+        task.kept = 1
+    assert task.kept == 1 and os.environ.get("OWN_VARIABLE") == variable
+
+
+def test_a_team_is_checked_without_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    task = Changing()
+    monkeypatch.setattr(type(task.framework), "check_team", lambda self, config, *_, **__: task.build(config))
+    train = {"x": X, "y": X.sum(1)}
+    shape = {"parallelism": "ddp:2", "partitions": 2, "batch_size": 4}
+    made = hop.Experiment(task, train=train, space={"lr": 0.1}, search=hop.Grid(max_epochs=1), **shape)
+    before = everything()
+    check_data(made, open_data(made, RunFolder(tmp_path / "run")))
+    assert everything() == before
 
 
 @pytest.mark.slow

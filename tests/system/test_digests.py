@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.data.etl.workspace import Workspace
 from hopfleet.errors import DataError, HopfleetError
 from hopfleet.runs.verify import verify
 from hopfleet.store.folder import RunFolder
@@ -61,7 +63,8 @@ def _run(folder: Path) -> str:
     results = hop.load(folder)
     trials = [(trial.id, dict(trial.config), trial.seed, trial.history, trial.visits) for trial in results.trials]
     weights = [_weights(path) for path in sorted((folder / "checkpoints").glob("t*/v*.safetensors"))]
-    seen = str((trials, results.best.id, weights, _weights(folder), _weights(results)))
+    model = [value.numpy().tobytes() for value in results.best.model(Line()).state_dict().values()]
+    seen = str((trials, results.best.id, model, weights, _weights(folder), _weights(results)))
     if not (found := verify(RunFolder(folder))).ok:
         raise HopfleetError("; ".join(map(str, found.faults)))
     definition = {key: value for key, value in results.definition.items() if key != "origin"}
@@ -205,3 +208,26 @@ def test_files_of_release_0_1_have_no_digest_and_are_read(written: dict[str, Wri
         content.pop("files", None)
         (data / name).write_text(json.dumps(content))
     assert _prepared(data)
+
+
+def test_a_damaged_piece_of_an_interrupted_preparation_is_made_again(tmp_path: Path) -> None:
+    class Here:
+        """Does pieces of work at once."""
+
+        def run(self, function: Any, tasks: Any, **_: Any) -> Iterator[tuple[int, Any]]:
+            yield from ((number, function(*task)) for number, task in tasks)
+
+    made: list[int] = []
+
+    def twice(number: int) -> int:
+        made.append(number)
+        return 2 * number
+
+    def finished_pieces() -> list[int]:
+        tasks = [(number,) for number in range(3)]
+        return Workspace(tmp_path).do(Here(), "pieces", twice, tasks, lambda *_: None)  # type: ignore[arg-type]
+
+    assert finished_pieces() == finished_pieces() == [0, 2, 4] and made == [0, 1, 2]
+    path = Workspace(tmp_path).file("pieces", 1, ".pickle")
+    path.write_bytes(path.read_bytes().replace(pickle.dumps(2), pickle.dumps(3)))
+    assert finished_pieces() == [0, 2, 4] and made == [0, 1, 2, 1]

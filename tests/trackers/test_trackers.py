@@ -19,6 +19,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import UsageError
+from hopfleet.monitor.steps import Curves
 from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
 from hopfleet.support.logging import messages
 from hopfleet.testing.observers import CallbackSuite
@@ -289,6 +290,24 @@ def test_the_names_that_a_space_asked_for_are_tracked(read: Any, monkeypatch: py
     results = curve_experiment("mine", space=asked, search=search, callbacks=[name], partitions=1).fit(quiet=True)
     names = {each for each in read(results.folder.path) if not each.startswith("_")}
     assert names == {*results.best.chosen} >= {"act.name", "blocks", "log_lr"}
+
+
+def test_an_epoch_that_the_journal_told_is_not_written_again() -> None:
+    """A run that continues reads the journal while epochs end, which come as calls, too."""
+    written: list[tuple[str, int]] = []
+
+    class Kept(Tracker):
+        def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
+            written.append(("epoch", epoch))
+
+        def write_steps(self, trial: TrialInfo, epoch: int, curves: Curves, time: float) -> None:
+            written.append(("steps", epoch))
+
+    tracker, trial = Kept(), TrialInfo("t0001", 0, {}, 2)
+    for epoch in (1, 1, 2, 1, 2):
+        tracker._steps(trial, epoch, {"lr": ([0], [0.1])}, 0.0)
+        tracker._epoch(trial, epoch, {"loss": 1.0}, 0.0)
+    assert written == [("steps", 1), ("epoch", 1), ("steps", 2), ("epoch", 2)]
 
 
 class Broken(Tracker):

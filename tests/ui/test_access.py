@@ -283,12 +283,16 @@ def test_oversized_and_malformed_requests_are_refused(own_home: Path) -> None:
 
 
 def test_a_body_that_lies_about_its_length_is_cut() -> None:
+    taken = 0
+
     async def chunks() -> Any:
-        for _ in range(10):
+        nonlocal taken
+        while taken < 100:
+            taken += 1
             yield b" " * (LARGEST_BODY // 4)
 
     answer = ask("POST", "/api/experiments/x/requests", gate=gate(), headers=SAME, content=chunks())
-    assert answer.status_code == 400
+    assert answer.status_code == 400 and taken < 10
 
 
 def test_a_read_only_server_steers_nothing() -> None:
