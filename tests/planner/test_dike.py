@@ -40,6 +40,10 @@ def cluster_of(*nodes: Node, inside: float = 1e-10, between: float = 1e-9) -> Cl
     return Cluster(nodes, costs, gpu_flops=4e12)
 
 
+def costs_of(cluster: Cluster) -> list[tuple[int, tuple[float, ...]]]:
+    return list(enumerate(cluster.seconds_per_byte))
+
+
 def five(gpus: int = 4) -> Cluster:
     """The five nodes of the paper."""
     return cluster_of(*(Node(f"n{at}", 8, gpus, 32e9) for at in range(5)))
@@ -92,12 +96,24 @@ class TestThroughput:
     def test_a_batch_that_all_share(self) -> None:
         cluster = cluster_of(Node("a", 4, 1, 1e10), Node("b", 4, 1, 1e10))
         shared = replace(MODEL, split=True)
-        # Each GPU has half of the batch; as much travels as for two batches.
-        expected = 32 / (0.04 + 2 * 100e6 * (1e-10 + 1e-9))
+        # Each GPU has half of the batch. The server is the worker of its node, so only the other's gradients travel.
+        expected = 32 / (0.04 + 2 * 100e6 * 1e-9)
         assert rows_per_second(cluster, shared, Placement((0,), ((ONE,), (ONE,)))) == pytest.approx(expected)
+        # Without a worker beside it, or with several, all others exchange with the server.
+        expected = 32 / (0.08 + 2 * 100e6 * 1e-9)
+        assert rows_per_second(cluster, shared, Placement((0,), ((), (ONE,)))) == pytest.approx(expected)
+        expected = 32 / (0.08 / 3 + 2 * 100e6 * (1e-10 + 1e-9))
+        assert rows_per_second(cluster, shared, Placement((0,), ((ONE, ONE), (ONE,)))) == pytest.approx(expected)
+        # A server whose only worker is itself moves nothing.
+        assert rows_per_second(cluster, shared, Placement((0,), ((ONE,), ()))) == pytest.approx(32 / 0.08)
         # The first worker prepares it for all.
         slow = replace(shared, prepare_seconds=1.0)
         assert {step_seconds(five(), slow, [Need(4, 1, 1.0)] * count) for count in (1, 2, 20)} == {8.0}
+
+    def test_a_part_of_a_step_is_fixed(self) -> None:
+        part, batch = replace(MODEL, fixed_seconds=0.02), replace(MODEL, split=True, fixed_seconds=0.02)
+        assert [part.computing_seconds(4e12, gpus) for gpus in (1, 4)] == [0.1, 0.1]
+        assert [batch.computing_seconds(4e12, gpus) for gpus in (1, 4)] == [0.1, 0.04]
 
     def test_no_workers_do_nothing(self) -> None:
         assert rows_per_second(five(), MODEL, Placement((0,), ((),) * 5)) == 0.0
@@ -132,7 +148,14 @@ class TestAllPlans:
     def test_no_plan_for_a_team_is_faster(self, seed: int, enumerated: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place, "ENUMERATED", enumerated)
         cluster, model = drawn(seed, 3)
-        model = replace(model, split=True)
+        model = replace(model, split=True, fixed_seconds=seed % 3 / 100)
+        if (
+            enumerated and seed % 2
+        ):  # where links within nodes are slow, it matters that a server exchanges nothing with itself
+            slow = [
+                [4 * max(row) if at == to else cost for to, cost in enumerate(row)] for at, row in costs_of(cluster)
+            ]
+            cluster = replace(cluster, seconds_per_byte=tuple(map(tuple, slow)))
         found = compare(cluster, model)[0].rows_per_second
         assert (1 - 1e-9 if enumerated else 0.97) * of_a_team(cluster, model) <= found
 

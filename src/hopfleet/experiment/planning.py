@@ -27,8 +27,11 @@ from hopfleet.worker.feeding.stream import FirstBatches, Stream
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
 
-TIMED = 3
-"""Batches that are timed; the fastest counts."""
+TIMED, STEPS, SECONDS = 8, 4, 2.0
+"""Rounds that are timed, of which the fastest counts; batches of a round; and seconds after which no round begins."""
+
+MOST_FIXED = 0.95
+"""The part of a step that may count as fixed, at most: times vary."""
 
 DRAWN = 8
 """Configurations among which to look for the largest model."""
@@ -83,18 +86,26 @@ def _measured(experiment: Experiment, data: Dataset, configs: Sequence[Config]) 
     session, feed = opened(config), Feed(experiment.task)
     size = batching.batch_size(config, experiment.batch_size)
 
-    def one(epoch: int) -> FirstBatches:
-        return FirstBatches(1, Stream(data, 0, session=session, batch_size=size, feed=feed, epoch=epoch), size)
+    def some(rows: int, epoch: int = 1) -> FirstBatches:
+        stream = Stream(data, 0, session=session, batch_size=rows, feed=feed, epoch=epoch)
+        return FirstBatches(count, stream, rows)
 
-    found = framework.estimate(session, one(1))
-    epochs = range(1, TIMED + 1)
-    preparing = min(_seconds(list, one(epoch)) for epoch in epochs) / one(1).rows
+    # As many batches as have all their rows.
+    count = max(1, min(STEPS, data.partition_rows[0] // size))
+    found = framework.estimate(session, some(size))
+    # Steps are on batches that are there already: whole ones, and halves, as each of two devices would have.
+    ready = [_Ready(list(batches), batches.rows) for batches in (some(size), some(max(1, size // 2)))]
     train = functools.partial(session.train, last=False)
-    # A step on batches that are there already.
-    ready = [_Ready(list(one(epoch)), one(epoch).rows) for epoch in epochs]
-    step = min(_seconds(train, batches) for batches in ready)
-    model = Model(found.parameters, found.flops, size, found.longest, prepare_seconds=preparing, split=True)
-    return MeasuredModel(config, model, placement.kind, model.batch_seconds(1.0) / step)
+    rounds, began = list[list[float]](), time.perf_counter()
+    while len(rounds) < TIMED and (not rounds or time.perf_counter() - began < SECONDS):
+        prepared = some(size, epoch=2 + len(rounds))
+        rounds.append([_seconds(list, prepared) / prepared.rows, *(_seconds(train, each) / count for each in ready)])
+    preparing, whole, half = (min(times) for times in zip(*rounds, strict=True))
+    fixed = min(max(0.0, 2 * half - whole), MOST_FIXED * whole) if size > 1 else 0.0
+    model = Model(
+        found.parameters, found.flops, size, found.longest, prepare_seconds=preparing, fixed_seconds=fixed, split=True
+    )
+    return MeasuredModel(config, model, placement.kind, model.batch_seconds(1.0) / (whole - fixed))
 
 
 class _Ready(list[Batch]):

@@ -85,26 +85,29 @@ class Model:
     longest: float = 1.0
     #: Seconds of one CPU core to prepare a row.
     prepare_seconds: float = 0.0
+    #: Seconds of a step that no further GPU makes shorter: updating the weights, and starting operations.
+    fixed_seconds: float = 0.0
     #: Bytes for activations on the host and for batches, for each GPU.
     batch_memory: float = 0.0
     #: Bytes of the data set that each worker keeps on its node's disk.
     data: float = 0.0
     #: Whether workers are the members of a team: alike, with one GPU each, and one batch that all share and the first
-    #: prepares. Otherwise each GPU has a batch of its own, and workers may differ.
+    #: prepares; a server is a member, and exchanges nothing with itself. Otherwise each GPU has a batch of its own, and
+    #: workers may differ.
     split: bool = False
 
     def __post_init__(self) -> None:
         for name in ("parameters", "flops", "batch"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UsageError(f"{name}={getattr(self, name):g}: must be finite and above 0")
-        for name in ("prepare_seconds", "batch_memory", "data"):
+        for name in ("prepare_seconds", "fixed_seconds", "batch_memory", "data"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name}={getattr(self, name):g}: must be finite and at least 0")
         if not 0 < self.longest <= 1:
             raise UsageError(f"longest={self.longest:g}: must be above 0 and at most 1, a part of all operations")
 
     def batch_seconds(self, gpu_flops: float) -> float:
-        """Return the seconds of a batch on a GPU."""
+        """Return the seconds of a batch on a GPU, without those that are fixed."""
         return self.batch * self.flops * self.longest / gpu_flops
 
     def step_rows(self, gpus: int) -> int:
@@ -113,7 +116,7 @@ class Model:
 
     def computing_seconds(self, gpu_flops: float, gpus: int) -> float:
         """Return the seconds for which each of a number of GPUs computes in a step."""
-        return self.batch_seconds(gpu_flops) / (gpus if self.split else 1)
+        return self.fixed_seconds + self.batch_seconds(gpu_flops) / (gpus if self.split else 1)
 
     def preparing_seconds(self, worker: Need) -> float:
         """Return the seconds for which a worker prepares rows in a step."""
@@ -171,12 +174,20 @@ def rows_per_second(cluster: Cluster, model: Model, placement: Placement) -> flo
     A step takes as long as its computation, or the preparation of its rows, and then the transfers of the busiest
     worker or server, there and back.
     """
-    share, costs = model.parameters / len(placement.servers), cluster.seconds_per_byte
+    servers, costs = placement.servers, cluster.seconds_per_byte
+    share = model.parameters / len(servers)
     used = [(node, count) for node, count in enumerate(placement.counts) if count]
     if not used:
         return 0.0
-    download = max(sum(costs[server][node] for server in placement.servers) for node, _ in used)
-    upload = max(sum(count * costs[server][node] for node, count in used) for server in placement.servers)
+
+    def own(server: int, node: int, count: int = 1) -> bool:
+        """Whether one of so many workers of a node is the server itself."""
+        return model.split and server == node and count == 1
+
+    download = max(
+        sum(costs[server][node] for server in servers if not own(server, node, count)) for node, count in used
+    )
+    upload = max(sum((count - own(server, node)) * costs[server][node] for node, count in used) for server in servers)
     seconds = step_seconds(cluster, model, placement.all_workers) + 2 * share * max(download, upload)
     return model.step_rows(sum(worker.gpus for worker in placement.all_workers)) / seconds
 

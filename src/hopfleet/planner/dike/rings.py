@@ -1,7 +1,8 @@
 """Training by all-reduce instead of parameter servers: how many workers, and on which nodes.
 
 Workers form a ring, node after node. In a step each of n workers computes, then sends 2(n - 1)/n of the parameters to
-the next one; the slowest link sets the pace.
+the next one; the slowest link sets the pace. Within a node the same cores send and receive, one after the other, so a
+byte takes twice as long.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _shapes(cluster: Cluster, model: Model) -> tuple[list[int], list[tuple[Need,
 def _speed(cluster: Cluster, model: Model, ring: Ring, between: float) -> float:
     """Return the throughput of a ring, given the seconds per byte of its slowest link between nodes."""
     costs, count = cluster.seconds_per_byte, sum(ring.workers)
-    within = [costs[at][at] for at, workers in zip(ring.nodes, ring.workers, strict=True) if workers > 1]
+    within = [2 * costs[at][at] for at, workers in zip(ring.nodes, ring.workers, strict=True) if workers > 1]
     transfer = 2 * (count - 1) / count * model.parameters * max(between, *within, 0.0)
     return model.step_rows(count) / (step_seconds(cluster, model, (ring.worker,) * count) + transfer)
 

@@ -33,6 +33,8 @@ class Search:
         self._cluster, self._model, self.servers = cluster, model, servers
         self._shapes = shapes(cluster, model, servers, pace)
         self._costs = costs
+        #: Seconds of a byte that a server does not exchange with itself, where it is a worker, too.
+        self._own = costs.diagonal() if model.split else np.zeros(len(costs))
         #: Nodes that have room for a server.
         self.able = np.flatnonzero(self._shapes.most[1] >= 0).tolist()
 
@@ -60,9 +62,11 @@ class Search:
         order = np.argsort(least / gpus, kind="stable")
         order = np.repeat(order, most[used][order])
         total = gpus[order].cumsum()
-        by_servers = self._speed(total, least[order].cumsum() / self.servers, self.servers).max()
+        saved = np.sort(self._own[self.able])[-self.servers :].sum()
+        uploads = np.maximum(0.0, least[order].cumsum() - saved) / self.servers
+        by_servers = self._speed(total, uploads, self.servers).max()
         # The worker that reaches its servers best has to wait for them, too.
-        by_workers = self._speed(total, least.min(), self.servers).max()
+        by_workers = self._speed(total, max(0.0, least.min() - self._own.max()), self.servers).max()
         return float(min(by_servers, by_workers))
 
     def best(self, speed: float) -> Found | None:
@@ -82,7 +86,8 @@ class Search:
     def _bounds(self, candidates: Sequence[tuple[int, ...]]) -> list[float]:
         """Return throughputs that no placements with these sets of servers exceed: if all servers are equally busy."""
         at, _, gpus, counts, downloads = self._ordered(candidates)
-        uploads = (downloads * counts).cumsum(1) / at.shape[1]
+        saved = self._own[at].sum(1, keepdims=True)
+        uploads = np.maximum(0.0, (downloads * counts).cumsum(1) - saved) / at.shape[1]
         return list(self._speed(gpus.cumsum(1), uploads, at.shape[1]).max(1).tolist())
 
     def _ordered(self, candidates: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, ...]:
@@ -102,8 +107,12 @@ class Search:
     def fill(self, candidates: Sequence[tuple[int, ...]]) -> Found:
         """Return the best of some sets of servers, if nodes are filled that they reach best, one after another."""
         at, order, gpus, room, downloads = self._ordered(candidates)
-        uploads = (self._costs[at[:, :, None], order[:, None, :]] * room[:, None, :]).cumsum(2).max(1)
-        downloads = np.maximum.accumulate(np.where(room > 0, downloads, 0.0), axis=1)
+        serves = at[:, :, None] == order[:, None, :]
+        own = np.where(serves.any(1), self._own[order], 0.0)
+        sent = self._costs[at[:, :, None], order[:, None, :]] * room[:, None, :]
+        uploads = (sent - np.where(serves & (room > 0)[:, None, :], own[:, None, :], 0.0)).cumsum(2).max(1)
+        downloads = np.where(room > 0, downloads - np.where(room == 1, own, 0.0), 0.0)
+        downloads = np.maximum.accumulate(downloads, axis=1)
         speeds = self._speed(gpus.cumsum(1), np.maximum(downloads, uploads), at.shape[1])
         chosen, last = (int(each) for each in np.unravel_index(int(speeds.argmax()), speeds.shape))
         counts = np.zeros(len(self._costs), int)
@@ -158,9 +167,11 @@ class Search:
 
     def _faster(self, speed: float, servers: tuple[int, ...], counts: np.ndarray) -> Found | None:
         """Return the best of some numbers of workers; None if none is faster than ``speed``."""
-        costs = self._costs[list(servers)]
-        downloads = np.where(counts > 0, costs.sum(0), 0.0).max(1)
-        busiest = np.maximum(downloads, (counts @ costs.T).max(1))
+        at = list(servers)
+        costs, own = self._costs[at], np.zeros(len(self._costs))
+        own[at] = self._own[at]
+        downloads = np.where(counts > 0, costs.sum(0) - np.where(counts == 1, own, 0.0), 0.0).max(1)
+        busiest = np.maximum(downloads, (counts @ costs.T - (counts[:, at] > 0) * own[at]).max(1))
         speeds = self._speed(counts @ np.array(self._limits(servers)[1]), busiest, len(servers))
         best = int(speeds.argmax())
         if speeds[best] <= speed * SAME:
@@ -171,5 +182,5 @@ class Search:
         """Return the throughput on numbers of GPUs; the busiest task takes that many seconds to move a byte to each."""
         model = self._model
         rows, parts = (model.batch * (gpus > 0), np.maximum(gpus, 1)) if model.split else (model.batch * gpus, 1)
-        computing = model.batch_seconds(self._cluster.gpu_flops) / parts
+        computing = model.fixed_seconds + model.batch_seconds(self._cluster.gpu_flops) / parts
         return np.asarray(rows / (np.maximum(computing, self._shapes.pace) + 2 * model.parameters / servers * busiest))

@@ -38,7 +38,7 @@ def paces(cluster: Cluster, model: Model) -> list[float]:
     """Return the seconds that the preparation of a step may take, beginning with the fewest that matter."""
     if model.split:
         return [model.preparing_seconds(member) for member in reversed(members(cluster, model))]
-    computing = model.batch_seconds(cluster.gpu_flops)
+    computing = model.computing_seconds(cluster.gpu_flops, 1)
     kinds = {(node.cpus - server, node.gpus) for node in cluster.nodes for server in (0, 1)}
     pairs = {(cpus, gpus) for cpus, most in kinds if cpus for gpus in range(1, most + 1)}
     found = {model.preparing_seconds(Need(cpus, gpus, 0.0)) for cpus, gpus in pairs}
