@@ -28,6 +28,7 @@ SCHEDULING = (
     "fleet_live",
     "fleet_rounds",
     "dike",
+    "dike_run",
     "teams",
     "teams_live",
 )

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 from benchmarks.__main__ import machine
-from benchmarks.papers import cerebro, dike, fleet, platform
+from benchmarks.papers import cerebro, cerebro_runs, dike, fleet, platform
 from benchmarks.papers.report import markdown, page
 from benchmarks.papers.section import Effort, Maker
 
 FOLDER = Path(__file__).parents[2] / "docs" / "papers"
-SECTIONS: tuple[Maker, ...] = (*cerebro.SECTIONS, *platform.SECTIONS, *fleet.SECTIONS, *dike.SECTIONS)
+PARTS = (cerebro, cerebro_runs, platform, fleet, dike)
+SECTIONS: tuple[Maker, ...] = tuple(make for part in PARTS for make in part.SECTIONS)
 
 
 def main() -> int:

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
+from benchmarks.papers.contents import ENTRIES, Entry
 from benchmarks.papers.section import Figure, How, Section
 
 HEADER = ("what", "published", "ours", "ours / published", "how")
+CONTENTS = ("table or figure", "what it shows", "published", "ours", "how, or why not")
 
 INTRODUCTION = (
     "Hopfleet unites four systems. This page repeats their tables and figures as far as one machine allows: what the "
@@ -23,7 +25,7 @@ MEANINGS = {
     How.RECORDED: "in a longer run, recorded on another page",
     How.SIMULATED: "in virtual time, with the planners and the controller of real runs",
     How.FORMULA: "from the paper's formulas",
-    How.NOT: "and the remark says why",
+    How.NOT: "and the row or the remark says why",
 }
 
 STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
@@ -43,9 +45,36 @@ def cells(row: Figure) -> tuple[str, ...]:
     return row.what, row.published, row.ours, ratio, row.how.value
 
 
+def contents(sections: Sequence[Section]) -> list[tuple[str, ...]]:
+    """Return a row for every table and figure of the papers."""
+    found = []
+    for entry in ENTRIES:
+        row = _repeated(sections, entry) if entry.row else None
+        how = f"not repeated: {entry.reason}" if row is None else row.how.value
+        name = f"{entry.paper}, {entry.name[0].lower()}{entry.name[1:]}"
+        found.append((name, entry.shows, entry.published, row.ours if row else "", how))
+    return found
+
+
+def _repeated(sections: Sequence[Section], entry: Entry) -> Figure:
+    """Return the first row of a paper that begins as an entry says."""
+    for row in (row for section in sections if section.paper == entry.paper for row in section.rows):
+        if row.what.startswith(entry.row):
+            return row
+    raise ValueError(f"{entry.paper}, {entry.name}: no row begins with {entry.row!r}")
+
+
+def worse(sections: Sequence[Section]) -> list[str]:
+    """Return where ours is worse."""
+    return [f"{section.paper}, {row.what}: {row.worse}" for section in sections for row in section.rows if row.worse]
+
+
 def markdown(sections: Sequence[Section], where: str) -> str:
     lines = ["# The papers' tables, made again", "", INTRODUCTION, "", where, "", "| how | meaning |", "|---|---|"]
     lines += [f"| {how.value} | {meaning} |" for how, meaning in MEANINGS.items()]
+    lines += ["", "## All tables and figures", "", f"| {' | '.join(CONTENTS)} |", "|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in contents(sections)]
+    lines += ["", "## Where ours is worse", "", *(f"- {each}" for each in worse(sections))]
     for paper, some in groupby(sections, key=lambda section: section.paper):
         lines += ["", f"## {paper}"]
         for section in some:
@@ -66,6 +95,10 @@ def page(sections: Sequence[Section], where: str) -> str:
         f"<title>The papers' tables, made again</title><style>{STYLE}</style><h1>The papers' tables, made again</h1>",
         f"<p>{_prose(INTRODUCTION)}</p><p class=remark>{text(where)}</p>",
         _table(("how", "meaning"), [(how.value, meaning) for how, meaning in MEANINGS.items()]),
+        "<h2>All tables and figures</h2>",
+        _table(CONTENTS, contents(sections), kind=" class=contents"),
+        "<h2>Where ours is worse</h2>",
+        "<ul>" + "".join(f"<li>{text(each)}</li>" for each in worse(sections)) + "</ul>",
         "<nav>" + "".join(f"<a href='#{_anchor(one)}'>{text(f'{one.paper}, {one.title}')}</a>" for one in sections),
         "</nav>",
     ]

@@ -20,13 +20,17 @@ class How(Enum):
 
 
 class Figure(NamedTuple):
-    """One row: a figure of a paper and ours. ``ratio`` is ours by theirs; None where it says nothing."""
+    """One row: a figure of a paper and ours. ``ratio`` is ours by theirs; None where it says nothing.
+
+    ``worse`` says so where ours is worse than the paper's, or than what it is compared with.
+    """
 
     what: str
     published: str
     ours: str
     ratio: float | None
     how: How
+    worse: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.papers import contents
 from benchmarks.paradigms.network import missing
 from tests.helpers import warm
 
@@ -15,15 +16,50 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "papers"
 HEADLINES = (
     *("Table 2", "Figure 5: schedules", "Figure 6", "Figure 7", "Figure 8", "Figure 9", "Figures 10 and 11"),
-    *("Section 6.3", "Figures 4.1 to 4.3", "Figure 5: speed-ups", "Tables 3 and 4", "Figure 4", "Candidates"),
-    "Plans that were run",
+    *("Figures 12 and 13", "Figures 4.1 to 4.3", "Figure 5: speed-ups", "Figures 6 to 9", "Tables 3 and 4"),
+    *("Figure 4", "Candidates", "Plans that were run"),
 )
+PRINTED = {
+    contents.CEREBRO: ("figures 1-13", "tables 1-6"),
+    contents.PLATFORM: ("figures 1.1 2.1 3.1-3.7 4.1-4.3 5.1-5.4", "tables 1.1 4.1 5.1 5.2"),
+    contents.FLEET: ("figures 1-9", "tables 1-4"),
+    contents.DIKE: ("figures 1-4", "tables 1-2"),
+}
+"""The numbers of all tables and figures that each paper has."""
+
+
+def printed() -> set[tuple[str, str]]:
+    found = set()
+    for paper, (kind, *numbers) in ((paper, line.split()) for paper, lines in PRINTED.items() for line in lines):
+        for first, _, last in (number.partition("-") for number in numbers):
+            chapter, _, at = first.rpartition(".")
+            for number in range(int(at), int(last.rpartition(".")[2] or at) + 1):
+                found.add((paper, f"{kind[:-1].title()} {chapter}{'.' if chapter else ''}{number}"))
+    return found
+
+
+def test_every_table_and_figure_is_listed_once() -> None:
+    names = [(entry.paper, entry.name) for entry in contents.ENTRIES]
+    assert len(set(names)) == len(names)
+    assert {(paper, name.rstrip("ABC")) for paper, name in names} == printed()
+    for entry in contents.ENTRIES:
+        # A part by itself, such as figure 7A, does not stand for the whole figure.
+        whole = entry.name.rstrip("ABC")
+        parts = [name for paper, name in names if paper == entry.paper and name.rstrip("ABC") == whole]
+        assert parts == [whole] or (len(parts) > 1 and whole not in parts)
+        assert bool(entry.row) != bool(entry.reason) and entry.shows
 
 
 def check(folder: Path) -> None:
     text, page = (folder / "README.md").read_text(), (folder / "index.html").read_text()
     for headline in HEADLINES:
         assert f"### {headline}" in text and re.search(f"<h3 id='[^']+'>{re.escape(headline)}", page), headline
+    for entry in contents.ENTRIES:
+        (line,) = re.findall(
+            rf"^\| {entry.paper}, {re.escape(entry.name.lower()[0] + entry.name[1:])} \|.*$", text, re.M
+        )
+        assert ("not repeated: " in line) == bool(entry.reason), line
+        assert not entry.row or re.search(rf"^\| {re.escape(entry.row)}", text, re.M), entry
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", text)
     assert len(pictures) == 8 and all((folder / name).stat().st_size > 10_000 for name in pictures)
     assert all(f"src='{name}'" in page for name in pictures)

@@ -27,7 +27,7 @@ from hopfleet.worker.feeding.stream import FirstBatches, Stream
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
 
-TIMED, STEPS, SECONDS = 8, 4, 2.0
+TIMED, STEPS, SECONDS = 16, 2, 2.0
 """Rounds that are timed, of which the fastest counts; batches of a round; and seconds after which no round begins."""
 
 MOST_FIXED = 0.95

@@ -47,7 +47,7 @@ def rings(cluster: Cluster, model: Model) -> list[Ring]:
         # As many workers on each node as it has room for, or at most 1, 2, 4 ...
         for limit in (most, *(2**power for power in range(most.bit_length()) if 2**power < most)):
             workers = tuple(min(rooms[at], limit) for at in order)
-            speed = _speed(cluster, model, Ring(order, workers, worker, 0.0), between)
+            speed = throughput(cluster, model, Ring(order, workers, worker, 0.0), between)
             if len(order) not in best or speed > best[len(order)].rows_per_second:
                 best[len(order)] = Ring(order, workers, worker, speed)
     return sorted(best.values(), key=lambda ring: -ring.rows_per_second)
@@ -63,8 +63,8 @@ def _shapes(cluster: Cluster, model: Model) -> tuple[list[int], list[tuple[Need,
     return [at for at in range(len(cluster.nodes)) if shapes[0][1][at]], shapes
 
 
-def _speed(cluster: Cluster, model: Model, ring: Ring, between: float) -> float:
-    """Return the throughput of a ring, given the seconds per byte of its slowest link between nodes."""
+def throughput(cluster: Cluster, model: Model, ring: Ring, between: float = 0.0) -> float:
+    """Return the throughput of a ring, given the seconds per byte of its slowest link between nodes, if it has any."""
     costs, count = cluster.seconds_per_byte, sum(ring.workers)
     within = [2 * costs[at][at] for at, workers in zip(ring.nodes, ring.workers, strict=True) if workers > 1]
     transfer = 2 * (count - 1) / count * model.parameters * max(between, *within, 0.0)

@@ -69,6 +69,8 @@ class DryRun:
     plans: int
     #: Seconds from start to end of each network's training, whether it trains or waits.
     spans: tuple[float, ...]
+    #: Seconds for which each network of each flotilla trains; empty without flotillas.
+    trained: tuple[tuple[float, ...], ...] = ()
 
 
 def one_per_gpu(ensemble: Ensemble, rng: random.Random) -> DryRun:
@@ -112,6 +114,7 @@ def as_published(ensemble: Ensemble, *, delta: float = 20.0, alpha: float = 0.8)
     left = {at: float(network.epochs * ensemble.rows) for at, network in enumerate(ensemble.networks)}
     now = busy = 0.0
     spans: list[float] = []
+    lengths: list[tuple[float, ...]] = []
     while left:
         flotilla = plan_flotilla(sorted(left), ensemble.table, ensemble.gpus, ensemble.gpus_per_node, delta)
         rates = {network: ensemble.table[network][len(gpus) - 1] for network, gpus in flotilla.gpus.items()}
@@ -128,8 +131,9 @@ def as_published(ensemble: Ensemble, *, delta: float = 20.0, alpha: float = 0.8)
             if needed <= seconds:
                 del left[network]
         spans.append(ensemble.move_seconds + seconds)
+        lengths.append(tuple(min(needed, seconds) for needed, _ in ends))
         now += spans[-1]
-    return DryRun(now, busy, len(spans), tuple(spans))
+    return DryRun(now, busy, len(spans), tuple(spans), tuple(lengths))
 
 
 def as_freed(ensemble: Ensemble, *, delta: float = 20.0) -> DryRun:
