@@ -54,7 +54,7 @@ BATCHES = {"wide": 256, "deep": 64}
 
 
 def measure(quick: bool = False) -> list[Row]:
-    rows, rounds = (2_048, 1) if quick else (8_192, 4)
+    rows, rounds = (2_048, 1) if quick else (8_192, 3)
     rng = np.random.default_rng(0)
     arrays = {"x": rng.standard_normal((rows, FEATURES), np.float32), "y": rng.integers(0, CLASSES, rows)}
     threads = torch.get_num_threads()
@@ -113,7 +113,7 @@ def _experiment(network: str, data: Dataset, folder: Path, parallelism: str) -> 
         Network(),
         train=data,
         space={"network": hop.grid_search([network])},
-        search=hop.Grid(max_epochs=2),
+        search=hop.Grid(max_epochs=4),
         metric="train_loss",
         workers=1,
         parallelism=parallelism,
