@@ -54,7 +54,7 @@ BATCHES = {"wide": 256, "deep": 64}
 
 
 def measure(quick: bool = False) -> list[Row]:
-    rows, rounds = (2_048, 1) if quick else (8_192, 3)
+    rows, rounds = (2_048, 1) if quick else (8_192, 2)
     rng = np.random.default_rng(0)
     arrays = {"x": rng.standard_normal((rows, FEATURES), np.float32), "y": rng.integers(0, CLASSES, rows)}
     threads = torch.get_num_threads()

@@ -7,15 +7,16 @@ that network, and 160 GPUs are 1.92 times as fast. All draws have these figures.
 
 The networks of a flotilla do not wait for one another. The paper speaks of waiting, but with as many GPUs as networks
 its homogeneous framework is as fast as the baseline: FLEET is 1.23 times as fast as the one and, by table 4, 1.24 times
-as fast as the other. At the pace of the slowest network, it would take half as long again. Without waiting, the numbers
-of flotillas come out, too, which follow from table 4: 44 on 20 GPUs, 22 on 160.
+as fast as the other. At the pace of the slowest network, it would take half as long again. Table 4 has a checkpoint for
+each of 44 flotillas on 20 GPUs and of 22 on 160; dry runs have fewer, since GPUs without gain stay free.
 
 The paper gives no numbers for the distribution of rates (figure 7), for that of epochs (figure 8) and for how rates
 grow with GPUs (figure 9). Here rates are log-normal; epochs are log-normal, too, and independent of the rates; each GPU
 costs a part of the efficiency, and one beyond a node another part, as in equation 5. The four numbers that this takes
-were chosen, when the planner still gave GPUs without gain to the slowest network, so that the published algorithm came
-close to table 4; medians from 41 to 75 images/s and spreads from 0.26 to 0.4 were tried. They were not chosen again:
-``without_loss`` shows what the rounds take on 20 GPUs if nothing but the threshold alpha keeps GPUs idle.
+were chosen so that the published algorithm comes close to table 4. Median and spread of the rates date from a planner
+that gave GPUs without gain to the slowest network (medians from 41 to 75 images/s and spreads from 0.26 to 0.4 were
+tried); the parts of the efficiency were chosen again when such GPUs stayed free. ``without_loss`` is what the rounds
+take if nothing but the threshold alpha keeps GPUs idle.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -25,13 +26,13 @@ def main() -> int:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     effort = Effort(options.folder, 2 if options.full else 0 if options.smoke else 1)
-    sections = []
+    sections, load = [], os.getloadavg()[0]
     for make in SECTIONS:
         began = time.perf_counter()
         sections.append(make(effort))
         print(f"{sections[-1].paper}: {sections[-1].title} ({time.perf_counter() - began:.0f} s)", file=sys.stderr)
     kind = "with more seeds and real runs" if options.full else "with few seeds"
-    where = f"{machine()} Made {kind}."
+    where = f"{machine()} Made {kind}. Load {load:.0f} before, {os.getloadavg()[0]:.0f} after."
     (options.folder / "README.md").write_text(markdown(sections, where))
     (options.folder / "index.html").write_text(page(sections, where))
     print(f"written: {options.folder / 'README.md'} and {options.folder / 'index.html'}")
