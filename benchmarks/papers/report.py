@@ -47,7 +47,7 @@ def cells(row: Figure) -> tuple[str, ...]:
 
 def contents(sections: Sequence[Section]) -> list[tuple[str, ...]]:
     """Return a row for every table and figure of the papers."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for entry in ENTRIES:
         row = _repeated(sections, entry) if entry.row else None
         how = f"not repeated: {entry.reason}" if row is None else row.how.value
