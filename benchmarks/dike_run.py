@@ -1,7 +1,7 @@
 """Plans of ``hopfleet plan`` that are run on two cores of this machine: what they promise, and what runs reach.
 
 Networks are measured as ``hopfleet plan`` measures them. Plans are those that two cores have room for: one worker,
-all-reduce with two workers, two workers of which one serves, and one worker with a server of its own. Each is run as
+all-reduce with two workers, two workers where one serves, and one worker with a server of its own. Each is run as
 ``hopfleet plan --run`` starts it, with one thread in each process. Rounds alternate: each has a measurement of the
 network and of the link, and then a run of every plan, so other load on the machine meets both. The highest prediction
 and the fastest unit of all rounds count, since other load only takes time away; the table says what load there was.

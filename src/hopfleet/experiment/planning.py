@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
 
 TIMED, STEPS, SECONDS = 16, 2, 2.0
-"""Rounds that are timed, of which the fastest counts; batches of a round; and seconds after which no round begins."""
+"""Rounds that are timed (the fastest counts); batches of a round; and seconds after which no round begins."""
 
 MOST_FIXED = 0.95
 """The part of a step that may count as fixed, at most: times vary."""

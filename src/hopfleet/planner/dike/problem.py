@@ -181,7 +181,7 @@ def rows_per_second(cluster: Cluster, model: Model, placement: Placement) -> flo
         return 0.0
 
     def own(server: int, node: int, count: int = 1) -> bool:
-        """Whether one of so many workers of a node is the server itself."""
+        """Whether the only worker of a node is the server itself."""
         return model.split and server == node and count == 1
 
     download = max(
