@@ -149,7 +149,7 @@ def figure_5(effort: Effort) -> Section:
 
 
 def figure_6(effort: Effort) -> Section:
-    rows = []
+    rows: list[Figure] = []
     for configs in (16, 256):
         for workers in (8, 16):
             for alike in (True, False):
