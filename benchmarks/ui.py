@@ -3,7 +3,8 @@
 The journal is made up: 1,000 trials of 500 epochs and 100,000 units. The first page is opened as soon as the server
 listens, and shows what was read by then; the second one is opened when the journal is read. Then ten watchers load what
 a page loads, all at the same time, and hear of a run that goes on at ten units a second, and a button is clicked while
-real workers train. Without Chromium, its rows are left out.
+real workers train. Without Chromium, its rows are left out. A list of many smaller experiments is filled twice: without
+the lines that runs leave in their folders, and with them.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ from hopfleet.domain.unit import Unit
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import open_journal
 from hopfleet.testing.tasks import CountingTask
+from hopfleet.ui.shelf import Shelf
 
 TOKEN = "a-token-for-the-benchmark"
-PAINT_BAR, MEMORY_BAR, SHARE_BAR, BUSY_BAR, CLICK_BAR = 1.5, 150e6, 0.05, 0.1, 0.3
+PAINT_BAR, MEMORY_BAR, SHARE_BAR, BUSY_BAR, CLICK_BAR, LIST_BAR = 1.5, 150e6, 0.05, 0.1, 0.3, 1.0
 WATCHERS = 10
 LARGE, BEARER = "/api/experiments/large", {"authorization": f"Bearer {TOKEN}"}
 
@@ -81,6 +83,25 @@ def measure(quick: bool) -> list[Row]:
             finally:
                 server.terminate()
                 server.wait(10)
+    return [*rows, *listed(3 if quick else 200)]
+
+
+def listed(count: int) -> list[Row]:
+    """Return how long it takes to fill the list of that many experiments with 3,030 messages each."""
+    rows = []
+    with scratch() as home:
+        made(home / "runs" / "first", 20, 30, 2400)
+        RunFolder(home / "runs" / "first").summary_file.unlink(missing_ok=True)
+        for number in range(1, count):
+            shutil.copytree(home / "runs" / "first", home / "runs" / f"copy{number}")
+        for lines in ("without lines in their folders", "with them"):
+            began, shelf = time.perf_counter(), Shelf(home / "runs")
+            shelf.scan()
+            while shelf.fill(0.1):
+                pass
+            took = time.perf_counter() - began
+            bar = ("< 1 s", took < LIST_BAR) if lines == "with them" else ("", None)
+            rows.append(Row("ui", f"a list of {count} experiments, {lines}", milliseconds(took), "", None, *bar))
     return rows
 
 

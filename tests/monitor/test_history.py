@@ -329,8 +329,8 @@ def test_every_trial_visits_every_partition_once_an_epoch_whatever_happened(
 def test_every_message_is_applied_or_known_to_change_no_view() -> None:
     messages = {kind for union in (m.Event, m.Decision, m.Command) for kind in get_args(union)}
     ignored = {
-        *(m.WorkerUnavailable, m.PartitionPlaced, m.PartitionUnavailable, m.UnitOverdue, m.SaveFailed),
-        *(m.RequestMade, m.RequestAnswered, m.RunStalled),
+        *(m.WorkerUnavailable, m.PartitionPlaced, m.PartitionUnavailable, m.SaveFailed),
+        *(m.RequestMade, m.RequestAnswered),
         *(m.RecordLogged, m.TrialStopped, m.TrialPrioritised, m.SearchExtended, m.WorkerRetired),
         *(m.SaveVersion, m.CopyVersion, m.StopUnit, m.PlacePartition, m.AddWorkers, m.FormTeams, m.ReleaseWorker),
     }

@@ -72,7 +72,7 @@ def test_workers_have_memory_and_faults(own_home: Path) -> None:
     assert f'hopfleet_worker_memory_bytes{{experiment="mine",worker="w1"}} {float(5 << 20)}' in figures
     assert f'hopfleet_worker_device_memory_bytes{{experiment="mine",worker="w1"}} {float(7 << 20)}' in figures
     assert 'hopfleet_worker_last_report_seconds{experiment="mine",worker="w1"} 4000000000.0' in figures
-    assert sum(worker["faults"] for worker in board.workers()) == board.faults > 0
+    assert sum(worker["faults"] for worker in board.workers()) == board.history.faults.total() > 0
 
 
 def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:

@@ -55,6 +55,7 @@ from hopfleet.support.attributes import Signposted
 from hopfleet.support.background import Chores
 from hopfleet.trackers import TRACKERS
 from hopfleet.ui.companion import show_page, suits_page
+from hopfleet.ui.summaries import content_of, keep_complete
 
 LINGER_SECONDS = 0.75
 """Longest time in seconds that workers outlive their controller."""
@@ -243,9 +244,11 @@ class Experiment(Signposted):
                 take_back(self.folder)
                 raise
             complete = start.finished or self._train(dataclasses.replace(start, note=note), backend, quiet=quiet)
+        content = content_of(self.folder)
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)
+        keep_complete(self.folder, content, self.results.history)
         if not start.finished or not self.folder.best.exists():
             write_best(self.results)
         if start.finished:

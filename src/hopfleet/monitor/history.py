@@ -14,12 +14,14 @@ from typing import Any, Literal
 
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.messages import (
+    RELEASED,
     DropVersion,
     EpochEnded,
     Finish,
     Message,
     PartitionsMissing,
     RunHeld,
+    RunStalled,
     RunStarted,
     RunUnit,
     SaveDelayed,
@@ -31,6 +33,7 @@ from hopfleet.domain.messages import (
     TrialRolledBack,
     UnitFailed,
     UnitFinished,
+    UnitOverdue,
     UnitStopped,
     VersionLost,
     VersionSaved,
@@ -103,6 +106,7 @@ class History(Observer):
         self.dropped = Dropped()
         self._metric_names: dict[str, None] = {name: None for name, _ in self.objectives}  #: an ordered set
         self.trained = 0  #: finished units, including undone ones
+        self.faults: Counter[str] = Counter()  #: by worker; an empty name for those of no worker
         self._evaluations: dict[tuple[str, int, int], Span] = {}  #: by trial, epoch and validation partition
 
     @property
@@ -200,7 +204,12 @@ class History(Observer):
         worker = self.workers.setdefault(message.worker, WorkerView(message.worker, str(message.placement), time))
         worker.device, worker.joined, worker.lost = str(message.placement), time, None
 
+    def _fault(self, time: float, message: Message) -> None:
+        self.faults[getattr(message, "worker", "") or ""] += 1
+
     def _lose_worker(self, time: float, message: WorkerLost) -> None:
+        if message.reason != RELEASED:
+            self._fault(time, message)
         self._lose(time, self.workers[message.worker])
 
     def _lose(self, time: float, worker: WorkerView) -> None:
@@ -229,6 +238,7 @@ class History(Observer):
         return span
 
     def _fail_unit(self, time: float, message: UnitFailed) -> None:
+        self._fault(time, message)
         self._record(message).failed = True
 
     def _stop_unit(self, time: float, message: UnitStopped) -> None:
@@ -285,9 +295,12 @@ class History(Observer):
             self._trial(message.trial).saved[message.ref.version] = message
 
     def _delay(self, time: float, message: SaveDelayed) -> None:
+        self._fault(time, message)
         self.delayed[message.ref] = message
 
     def _drop(self, time: float, message: VersionLost | DropVersion) -> None:
+        if isinstance(message, VersionLost):
+            self._fault(time, message)
         ref, saved = message.ref, self._trial(message.ref.trial).saved
         if ref.version in saved and saved[ref.version].ref == ref:
             del saved[ref.version]
@@ -426,6 +439,8 @@ _HANDLERS: Mapping[type[Any], Callable[[History, float, Any], None]] = {
     SaveDelayed: History._delay,
     VersionLost: History._drop,
     DropVersion: History._drop,
+    UnitOverdue: History._fault,
+    RunStalled: History._fault,
     RunHeld: History._hold,
     PartitionsMissing: History._miss,
     Finish: History._finish,

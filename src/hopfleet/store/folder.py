@@ -16,6 +16,7 @@ NAME/
   workers.json      how the workers of a run are, every few seconds: memory, last sign of life
   replays.json      verdicts of replays, by trial
   notes.json        notes and tags, by trial
+  hopfleet.summary.json  what a list of experiments shows of the run
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 
@@ -37,7 +38,17 @@ from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.phrases import did_you_mean, listed
 from hopfleet.store.definitions import NAME, problem
-from hopfleet.store.proof import DEFINITION, JOURNAL, LOCK, LOCK_BYTES, RUN_FOLDER, is_empty, is_part, is_run_folder
+from hopfleet.store.proof import (
+    DEFINITION,
+    JOURNAL,
+    LOCK,
+    LOCK_BYTES,
+    RUN_FOLDER,
+    SUMMARY,
+    is_empty,
+    is_part,
+    is_run_folder,
+)
 from hopfleet.support.files import (
     MARKER,
     check_own,
@@ -84,6 +95,7 @@ class RunFolder:
         self.health_file = path / "workers.json"
         self.replays_file = path / "replays.json"
         self.notes_file = path / "notes.json"
+        self.summary_file = path / SUMMARY
         self.checkpoints = path / "checkpoints"
         self.shared = self.checkpoints / SHARED
         self.best = path / "best"

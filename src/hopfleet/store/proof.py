@@ -19,6 +19,9 @@ RUN_FOLDER = "run folder"
 
 LOCK, DEFINITION, JOURNAL = "lock", "experiment.json", "journal.sqlite"
 
+SUMMARY = "hopfleet.summary.json"
+"""What a list shows of a run. A server may write it while the folder is emptied, so it proves nothing."""
+
 ASIDE = (".moving", ".replaced", ".outdated")
 """Folders that hold an earlier run while another one takes its place: see ``replacing``."""
 
@@ -37,7 +40,8 @@ LOCK_BYTES = 64
 
 _FILES = (
     *(LOCK, MARKER, DEFINITION, JOURNAL, "prediction.json", "profile.json", "trial_runs.json", "workers.json"),
-    *("replays.json", "recovered.json", "notes.json", "metrics.csv", "metrics.steps.csv", "metrics.jsonl", "mlflow.db"),
+    *("replays.json", "recovered.json", "notes.json", SUMMARY),
+    *("metrics.csv", "metrics.steps.csv", "metrics.jsonl", "mlflow.db"),
 )
 _FOLDERS = (
     *("checkpoints", "best", "trials", "logs", "data", "plots", "tests", "tensorboard", "wandb", "mlflow"),
@@ -61,7 +65,7 @@ def is_part(name: str) -> bool:
 
 
 def is_empty(place: int) -> bool:
-    """Whether the folder open at a descriptor holds nothing but a lock and a marker of ours."""
+    """Whether the folder open at a descriptor holds nothing but a lock, a marker and a summary of ours."""
     return all(_is_trace(place, name) for name in os.listdir(place))
 
 
@@ -69,7 +73,7 @@ def _is_trace(place: int, name: str) -> bool:
     if name == LOCK:
         with open_plain(LOCK, place=place) as file:
             return not file.read(LOCK_BYTES).strip(b"0123456789")
-    return (name == MARKER and mark_of(place) == RUN_FOLDER) or name.startswith(f".{MARKER}.")
+    return (name == MARKER and mark_of(place) == RUN_FOLDER) or name == SUMMARY or name.startswith(f".{MARKER}.")
 
 
 def is_run_folder(place: int) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 import time as clocks
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -79,8 +79,6 @@ class Board:
         self.told = 0  #: the same after whole readings; any thread may look at it, and ask for changes
         self.complete = False  #: whether the journal was read to its end
         self.notices: deque[dict[str, Any]] = deque(maxlen=NOTICES)
-        self.faults = 0  #: notices of faults ever made
-        self.faults_of: Counter[str] = Counter()  #: the same by worker
         self.levels: dict[str, int] = {}  #: priorities of trials, where they are not 0
         self.changes: deque[tuple[int, int, str]] = deque(maxlen=REMEMBERED)  #: from a number to a number, as JSON
         #: Charts by kind and metric: the number at which each was made, until when it will do, and its data.
@@ -187,9 +185,6 @@ class Board:
                 self.levels[trial] = message.level
         if text:
             kind = "record" if isinstance(message, RecordLogged) else "fault"
-            if kind == "fault":
-                self.faults += 1
-                self.faults_of[worker or ""] += 1
             self.notices.append({"time": time, "kind": kind, "worker": worker, "trial": trial, "text": text})
 
     def since(self, number: int) -> list[tuple[int, str]] | None:
@@ -299,7 +294,7 @@ class Board:
                 "busy": busy[worker.name],
                 "joined": worker.joined,
                 "lost": worker.lost,
-                "faults": self.faults_of[worker.name],
+                "faults": self.history.faults[worker.name],
                 "heard": worker.busy_until if math.isfinite(worker.busy_until) else worker.joined,
             }
             for worker in self.history.workers.values()

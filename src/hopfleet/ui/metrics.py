@@ -61,7 +61,7 @@ def figures_of(board: Board) -> Iterator[Figure]:
     yield "hopfleet_hops_total", {}, history.hops
     saved = sum(version.size for trial in history.trials.values() for version in trial.saved.values())
     yield "hopfleet_saved_bytes", {}, saved
-    yield "hopfleet_faults_total", {}, board.faults
+    yield "hopfleet_faults_total", {}, history.faults.total()
     for state, count in history.counts().items():
         yield "hopfleet_trials", {"state": state.value}, count
     yield "hopfleet_workers", {}, len(history.live_workers())

@@ -1,8 +1,9 @@
 """All boards of a server: which experiments there are, and the boards that are open.
 
-A list of experiments is made by one scan of the folder. Each experiment has an entry that stays valid until the size or
-the time of one of its files changes; the journals of all others wait in a queue, the smallest first, and are read in
-slices between which other requests have their turn. Until then, the definition and the last message give the line.
+A list of experiments is made by one scan of the folder. Each experiment has an entry that stays valid until one of its
+files changes. Of the others, those with a line that was kept (``summaries``) come first; the journals of the rest wait
+in a queue, the smallest first, and are read in slices between which other requests have their turn. Until then, the
+definition and the last message give the line.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import time as clocks
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,16 @@ from hopfleet.store.folder import RunFolder, home
 from hopfleet.ui.board import Board, glance
 from hopfleet.ui.metrics import Figure, figures_of
 from hopfleet.ui.notes import read_notes
+from hopfleet.ui.summaries import content_of, keep_summary, kept_summary
 
 OPEN, OPEN_RUNNING = 8, 64
 """Boards that stay open: those looked at last, and those of running experiments."""
 
 SIZE_SECONDS, SIZE_SECONDS_AT_REST = 20.0, 600.0
 """Seconds between two measurements of a run folder that has changed, and of one that has not."""
+
+TICK_NANOSECONDS = 2 * 10**9
+"""Nanoseconds within which a file may change twice and have the same time, on the coarsest of file systems."""
 
 Stamp = tuple[int, ...]
 
@@ -37,8 +43,10 @@ class Entry:
     """What is known of one experiment."""
 
     folder: RunFolder
-    stamp: Stamp = ()  #: of the files when they were read; empty before that
+    stamp: Stamp = ()  #: of the files before they were read; empty if a change since then may have left no trace
+    content: str = ""  #: a digest of what was read; empty while it is being read, and if it changed meanwhile
     line: dict[str, Any] = field(default_factory=dict)  #: of the list of experiments
+    noted: dict[str, Any] = field(default_factory=dict)  #: note and tags
     figures: list[Figure] = field(default_factory=list)  #: for Prometheus
     bytes: int | None = None  #: in the folder
     measured: float = 0.0  #: when the bytes were counted, by the monotonic clock
@@ -56,6 +64,7 @@ class Shelf:
         self._unseen: deque[str] = deque()  #: keys without a line, the newest first
         self._unread: deque[str] = deque()  #: keys whose journals have changed since they were read
         self._unmeasured: deque[str] = deque()
+        self._reading: tuple[Entry, str, Board] | None = None  #: an entry, its content, and how far it was read
 
     @property
     def place(self) -> str:
@@ -111,11 +120,11 @@ class Shelf:
             if entry is None or entry.folder.path != folder.path:
                 entry = Entry(folder)
             self._entries[key] = entry
-            stamp = _stamp(folder)
+            stamp, _ = _stamp(folder)
             if stamp[-1]:
                 runs[key] = None  # its memory changes without a message
             elif entry.stamp != stamp:
-                sizes[key] = sum(stamp[1:-1:2])
+                sizes[key] = sum(stamp[:-1:4])
             pause = SIZE_SECONDS_AT_REST if entry.measured_stamp == stamp else SIZE_SECONDS
             if entry.bytes is None or now - entry.measured > pause:
                 unmeasured[key] = entry.measured
@@ -128,9 +137,9 @@ class Shelf:
         """Read journals that have changed, for about that long; return whether there are more."""
         until = clocks.monotonic() + seconds
         while self._unseen and clocks.monotonic() < until:
-            if (entry := self._entries.get(self._unseen.popleft())) is not None:
+            if (entry := self._entries.get(self._unseen.popleft())) is not None and not _recall(entry):
                 with contextlib.suppress(HopfleetError, OSError):  # told when the journal is read
-                    entry.line = {**glance(entry.folder), **_noted(entry.folder)}
+                    entry.line, entry.noted = glance(entry.folder), _noted(entry.folder)
         while self._unread and clocks.monotonic() < until:
             key = self._unread[0]
             if key not in self._entries or self._read(key, self._entries[key], until):
@@ -143,23 +152,49 @@ class Shelf:
         return bool(self._unread or self._unmeasured)
 
     def _read(self, key: str, entry: Entry, until: float) -> bool:
-        """Read a journal, and return whether its end was reached. Boards that are only listed do not stay open."""
-        stamp = _stamp(entry.folder)
-        try:
-            board = self._known(key, entry.folder)
-            while board.advance(max(0.0, until - clocks.monotonic())):
-                if clocks.monotonic() >= until:
-                    self._boards[key] = board
-                    entry.line = {**board.summary(), "reading": True}
-                    return False
-            entry.line, entry.figures = {**board.summary(), **_noted(entry.folder)}, list(figures_of(board))
-            if stamp[-1]:
-                self._boards[key] = board
-        except (HopfleetError, OSError) as error:
-            entry.line, entry.figures = {"name": key, "state": "damaged", "problem": str(error)}, []
-            self._boards.pop(key, None)
-        entry.stamp = stamp
-        return True
+        """Bring an entry up to date, and return whether that is done. Boards that are only listed do not stay open."""
+        stamp, settled = _stamp(entry.folder)
+        if entry.stamp == stamp and not stamp[-1]:
+            return True
+        done, unchanged = (self._follow if stamp[-1] else self._read_at_rest)(key, entry, until)
+        if done:
+            entry.stamp, entry.noted = stamp if settled and unchanged else (), _noted(entry.folder)
+        return done
+
+    def _follow(self, key: str, entry: Entry, until: float) -> tuple[bool, bool]:
+        """Read what is new of a running experiment. Its board stays open."""
+        entry.content = ""
+        with _told(key, entry):
+            board = self._boards[key] = self._known(key, entry.folder)
+            return _advance(entry, board, until), True
+        self._boards.pop(key, None)
+        return True, True
+
+    def _read_at_rest(self, key: str, entry: Entry, until: float) -> tuple[bool, bool]:
+        """Read the whole journal of an experiment that does not run, unless its line is known for the same content.
+
+        A board that is open does not count: the messages that it has read may have changed. Return whether that is
+        done, and whether the content was the same at the end.
+        """
+        begun = self._reading
+        if begun is None or begun[0] is not entry:
+            content = content_of(entry.folder)
+            if (content and content == entry.content) or _recall(entry):
+                return True, True
+            entry.content, begun = "", None
+        else:
+            content = begun[1]
+        with _told(key, entry):
+            board = begun[2] if begun else Board(entry.folder)
+            self._reading = entry, content, board
+            if not _advance(entry, board, until):
+                return False, True
+        self._reading = None
+        unchanged = content_of(entry.folder) == content
+        if content and unchanged and entry.figures:
+            entry.content = content
+            keep_summary(entry.folder, content, entry.line, entry.figures)
+        return True, unchanged
 
     def lines(self) -> list[dict[str, Any]]:
         """Return a line per experiment as of the last scan; ``reading`` marks those not read to their ends."""
@@ -167,6 +202,7 @@ class Shelf:
         return [
             {
                 **(entry.line or {"name": key, **unread}),
+                **entry.noted,
                 "key": key,
                 "folder": str(entry.folder.path),
                 "bytes": entry.bytes,
@@ -201,17 +237,49 @@ def _noted(folder: RunFolder) -> dict[str, Any]:
     return read_notes(folder).get("", {})
 
 
+@contextlib.contextmanager
+def _told(key: str, entry: Entry) -> Iterator[None]:
+    """Tell in the list what is wrong with an experiment that cannot be read."""
+    try:
+        yield
+    except (HopfleetError, OSError) as error:
+        entry.line, entry.figures = {"name": key, "state": "damaged", "problem": str(error)}, []
+
+
+def _advance(entry: Entry, board: Board, until: float) -> bool:
+    """Read messages, describe what was read so far, and return whether that is all."""
+    while board.advance(max(0.0, until - clocks.monotonic())):
+        if clocks.monotonic() >= until:
+            entry.line = {**board.summary(), "reading": True}
+            return False
+    entry.line, entry.figures = board.summary(), list(figures_of(board))
+    return True
+
+
+def _recall(entry: Entry) -> bool:
+    """Fill an entry with what was kept in the run folder, and return whether that is right."""
+    kept = kept_summary(entry.folder)
+    if kept is not None:
+        entry.content, entry.line, entry.figures = kept
+        entry.noted = _noted(entry.folder)
+    return kept is not None
+
+
 def _runs(entry: Entry) -> bool:
     return bool(entry.stamp and entry.stamp[-1])
 
 
-def _stamp(folder: RunFolder) -> Stamp:
-    """Return what changes when the journal does: times and sizes of files, and whether the experiment runs."""
-    journal = folder.journal_file
+def _stamp(folder: RunFolder) -> tuple[Stamp, bool]:
+    """Return what changes when an entry does: sizes, times and numbers of files, and whether the experiment runs.
+
+    Return also whether each change from now on gives another stamp: not if a file has changed within the same tick.
+    """
+    journal, now = folder.journal_file, clocks.time_ns()
     found: list[int] = []
     for path in (folder.definition_file, folder.notes_file, journal, journal.with_name(f"{journal.name}-wal")):
         status = None
         with contextlib.suppress(OSError):
             status = path.stat()
-        found += [status.st_mtime_ns, status.st_size] if status else [0, 0]
-    return (*found, folder.running)
+        found += [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino] if status else [0, 0, 0, 0]
+    runs = folder.running
+    return (*found, runs), runs or now - max(found[2::4]) > TICK_NANOSECONDS
