@@ -115,6 +115,7 @@ def test_workers_tell_how_much_memory_they_have_and_when_they_were_heard(tmp_pat
         assert (health.worker, health.pid) == (worker, pid_of(backend, worker))
         assert 1e6 < health.memory < 1e12
         assert health.device_memory == 0
+        assert health.processor > 0 and health.clock > 0
         assert began - PATIENCE < health.heard <= backend.now()
         folder = RunFolder(tmp_path / "run")
         with folder.lock():

@@ -27,7 +27,7 @@ REPORTS: list[p.Report] = [
     p.Ready(123, "cuda:1"),
     p.Unable("no module named x"),
     p.Beat(),
-    p.Beat(1 << 30, 7),
+    p.Beat(1 << 30, 7, 1.5, 2.5, 0.25),
     p.Events(
         [
             UnitFinished("w1", Unit("t0001", 1, 2), 5, 3, 1.0, 2.0, sums={"loss": RowSum.of(0.1, 7)}),

@@ -85,6 +85,9 @@ class WorkerHealth:
     memory: int  #: bytes of its processes in memory, 0 if unknown
     device_memory: int  #: bytes of its processes on devices, 0 if unknown
     heard: float  #: when the worker was last heard from, in seconds since the epoch
+    processor: float = 0.0  #: seconds of processors that its processes have used so far
+    clock: float = 0.0  #: when that was, by a clock of its own
+    device_load: float | None = None  #: the busy share of its devices, None if unknown
 
 
 @runtime_checkable

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 import time
 from collections import deque
 from pathlib import Path
 
+from hopfleet.backends.base import WorkerHealth
+from hopfleet.backends.supervision import health_of
 from hopfleet.domain.messages import RELEASED, Command, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
 from hopfleet.worker.logs import copied
+from hopfleet.worker.serving import sign_of_life
 from hopfleet.worker.spec import Profile, WorkerSpec, placement
 from hopfleet.worker.worker import Worker
 
@@ -28,6 +34,7 @@ class Inline:
         self._events: deque[Event] = deque()
         self._commands: deque[tuple[Command, Trial]] = deque()
         self._workers: dict[str, Worker] = {}
+        self._placements: dict[str, Placement] = {}
         self._numbers = itertools.count(1)
 
     def versions(self, checkpoints: Path) -> Versions:
@@ -48,6 +55,7 @@ class Inline:
         for _ in range(count):
             number = next(self._numbers)
             name, where = f"w{number}", placement(spec, number - 1, 1)
+            self._placements[name] = where
             self._workers[name] = Worker(name, spec, where, self._events.extend, capture=copied, guest=True)
             self._events.append(WorkerJoined(name, where))
 
@@ -59,7 +67,7 @@ class Inline:
         for command, trial in [sent for sent in self._commands if sent[0].worker == worker]:  # type: ignore[union-attr]
             self._workers[worker].execute(command, trial)
         self._commands = deque(sent for sent in self._commands if sent[0].worker != worker)  # type: ignore[union-attr]
-        del self._workers[worker]
+        del self._workers[worker], self._placements[worker]
         self._events.append(WorkerLost(worker, RELEASED))
 
     def stop(self, worker: str) -> None:
@@ -93,6 +101,16 @@ class Inline:
     def now(self) -> float:
         return clock.now()
 
+    def health(self) -> list[WorkerHealth]:
+        """Return how this process is, in the name of its first worker."""
+        return [
+            health_of(
+                name, socket.gethostname(), os.getpid(), self.now(), [sign_of_life(self._spec.task.framework, where)]
+            )
+            for name, where in list(self._placements.items())[:1]
+        ]
+
     def close(self, *, kill: bool = False) -> None:
         self._commands.clear()
         self._workers.clear()
+        self._placements.clear()

@@ -73,14 +73,13 @@ class WorkerHandle:
     giving_up: dict[int, float] = field(default_factory=dict)
     #: Orders buffered until the next send, so that the worker wakes once.
     outbox: list[Order] = field(default_factory=list)
-    #: Bytes of the process in memory and on its device, as last reported.
-    memory: int = 0
-    device_memory: int = 0
+    #: The last beat: the memory and the load of the process.
+    beat: Beat = field(default_factory=Beat)
 
     @property
-    def usage(self) -> tuple[int, int]:
-        """The bytes of all processes of the worker, in memory and on devices."""
-        return self.memory, self.device_memory
+    def beats(self) -> list[Beat]:
+        """The last beats of all processes of the worker, its own first."""
+        return [self.beat]
 
     def end_reason(self, found: str) -> str:
         """Return why the worker ended; ``found`` is the reason unless the backend itself ended the worker."""
@@ -188,7 +187,7 @@ class SupervisedBackend(ABC, Generic[Handle]):
         """Return what is known of the workers that are ready."""
         behind = self.now() - time.monotonic()
         return [
-            WorkerHealth(handle.name, self._host(handle), handle.pid, *handle.usage, handle.heard + behind)
+            health_of(handle.name, self._host(handle), handle.pid, handle.heard + behind, handle.beats)
             for handle in self._workers.values()
             if handle.ready
         ]
@@ -237,7 +236,7 @@ class SupervisedBackend(ABC, Generic[Handle]):
         """Handle a report that all backends handle alike."""
         match report:
             case Beat():
-                handle.memory, handle.device_memory = report.memory, report.device_memory
+                handle.beat = report
             case Events(events):
                 self._pass_on(handle, events)
             case Profiled(profile):
@@ -257,6 +256,17 @@ class SupervisedBackend(ABC, Generic[Handle]):
             self._note(handle, event)
             handle.giving_up.pop(getattr(event, "attempt", 0), None)
         self._events.extend(events)
+
+
+def health_of(worker: str, host: str, pid: int, heard: float, beats: Sequence[Beat]) -> WorkerHealth:
+    """Return what is known of a worker by the last beats of its processes, its own first."""
+    loads = [beat.device_load for beat in beats if beat.device_load is not None]
+    return WorkerHealth(
+        *(worker, host, pid, sum(beat.memory for beat in beats), sum(beat.device_memory for beat in beats), heard),
+        processor=sum(beat.processor for beat in beats),
+        clock=beats[0].clock,
+        device_load=sum(loads) / len(loads) if loads else None,
+    )
 
 
 def restart_pause(failures: int) -> float:

@@ -14,6 +14,7 @@ from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.runtime.callbacks import CallbackObserver
 from hopfleet.runtime.effects import missing_versions
+from hopfleet.runtime.load_record import LoadRecord
 from hopfleet.runtime.loop import Interrupts, Loop
 from hopfleet.runtime.records import HealthRecord, TrialRecords
 from hopfleet.store.base import JournalStore, VersionStore
@@ -38,10 +39,13 @@ def observers_of(
     view: LiveView, callbacks: CallbackObserver, chores: Chores, folder: RunFolder, backend: Backend
 ) -> list[Observer]:
     """Return the observers of a run, in the order in which they hear of messages."""
+    supervised: list[Observer] = []
+    if isinstance(backend, Supervisor):
+        supervised = [HealthRecord(folder, backend), LoadRecord(folder.load_file, backend, chores)]
     return [
         *(view.history, view, *watchers(view), *([callbacks] if callbacks.hooked else [])),
         TrialRecords(folder.trials, chores),
-        *([HealthRecord(folder, backend)] if isinstance(backend, Supervisor) else []),
+        *supervised,
     ]
 
 

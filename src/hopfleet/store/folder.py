@@ -14,6 +14,7 @@ NAME/
   profile.json      the profile of configurations: seconds and bytes
   trial_runs.json   rates of strategies for teams, with parallelism="auto"
   workers.json      how the workers of a run are, every few seconds: memory, last sign of life
+  worker_load.jsonl the load of workers over the time of all runs, thinned out
   replays.json      verdicts of replays, by trial
   notes.json        notes and tags, by trial
   hopfleet.summary.json  what a list of experiments shows of the run
@@ -93,6 +94,7 @@ class RunFolder:
         self.profile_file = path / "profile.json"
         self.trial_runs_file = path / "trial_runs.json"
         self.health_file = path / "workers.json"
+        self.load_file = path / "worker_load.jsonl"
         self.replays_file = path / "replays.json"
         self.notes_file = path / "notes.json"
         self.summary_file = path / SUMMARY

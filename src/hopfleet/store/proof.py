@@ -40,6 +40,7 @@ LOCK_BYTES = 64
 
 _FILES = (
     *(LOCK, MARKER, DEFINITION, JOURNAL, "prediction.json", "profile.json", "trial_runs.json", "workers.json"),
+    "worker_load.jsonl",
     *("replays.json", "recovered.json", "notes.json", SUMMARY),
     *("metrics.csv", "metrics.steps.csv", "metrics.jsonl", "mlflow.db"),
 )

@@ -100,6 +100,7 @@ class Application:
                 Route(f"{base}/notes", self._note, methods=["POST"]),
                 Route(f"{base}/data", self._data),
                 Route(f"{base}/workers", self._workers),
+                Route(f"{base}/load", self._load),
                 Route(f"{base}/events", self._events),
                 Route("/metrics", self._metrics),
             ],
@@ -214,6 +215,9 @@ class Application:
 
     async def _workers(self, request: Request) -> Response:
         return await self._board_json(request, details.worker_health)
+
+    async def _load(self, request: Request) -> Response:
+        return await self._board_json(request, details.worker_load)
 
     async def _board_json(self, request: Request, describe: Callable[..., Any]) -> Response:
         key = request.path_params["key"]

@@ -11,6 +11,7 @@ from typing import Any
 from hopfleet.domain.step_values import thinned
 from hopfleet.errors import HopfleetError, NotFound
 from hopfleet.monitor.charts.charts import chart_data
+from hopfleet.monitor.load import MOST_BYTES, MOST_SAMPLES, decode_samples, series
 from hopfleet.monitor.records import TrialHistory
 from hopfleet.phrases import did_you_mean
 from hopfleet.store.local import has_journal, open_journal
@@ -127,6 +128,15 @@ def worker_health(board: Board) -> dict[str, Any]:
         for name, health in found
         if isinstance(health, dict) and all(isinstance(health.get(each), int | float) for each in HEALTH)
     }
+
+
+def worker_load(board: Board) -> dict[str, Any]:
+    """Return the load of workers by name: times in seconds since the start, and figures; empty if none was measured."""
+    with contextlib.suppress(OSError), open_plain(board.folder.load_file) as file:
+        found = series(decode_samples(file.read(MOST_BYTES))[-MOST_SAMPLES:])
+        start = board.history.started or 0.0
+        return {name: {**each, "time": [at - start for at in each["time"] if at]} for name, each in found.items()}
+    return {}
 
 
 def data_sets(board: Board) -> dict[str, Any]:

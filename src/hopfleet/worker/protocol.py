@@ -102,6 +102,9 @@ class Beat:
 
     memory: int = 0
     device_memory: int = 0
+    processor: float = 0.0  #: seconds of processors that the process has used so far
+    clock: float = 0.0  #: when that was, by a clock of the process
+    device_load: float | None = None  #: the busy share of its device; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ def _order_fields(order: Order) -> list[Any]:
 def _report_body(report: Report) -> Any:
     match report:
         case Beat():
-            return [report.memory, report.device_memory]
+            return list(dataclasses.astuple(report))
         case Events():
             return [encode(event) for event in report.events]
         case Ready():

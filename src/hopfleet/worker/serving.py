@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import Framework
+from hopfleet.support.gpu_load import gpu_load
 from hopfleet.support.processes import resident_memory
 from hopfleet.worker.protocol import Beat, Execute, GiveUp, Order, Probe, Profiled, Report, Stop
 from hopfleet.worker.worker import Worker
@@ -29,9 +31,13 @@ def carry_out(worker: Worker, order: Order, report: Callable[[Report], None]) ->
 
 
 def sign_of_life(framework: Framework, placement: Placement) -> Beat:
-    """Return a beat with the memory of this process. A device in trouble is left to the unit that uses it."""
+    """Return a beat with the memory and the load of this process.
+
+    A device in trouble is left to the unit that uses it.
+    """
     try:
         on_device = framework.used_memory(placement)
     except Exception:
         on_device = 0
-    return Beat(resident_memory(), on_device)
+    load = gpu_load(placement.device)
+    return Beat(resident_memory(), on_device, time.process_time(), time.monotonic(), load)

@@ -50,6 +50,7 @@ from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.local import Versions
 from hopfleet.support.machine import core_shares, starvations, usable_cores
 from hopfleet.worker.protocol import (
+    Beat,
     Execute,
     Order,
     Probe,
@@ -97,8 +98,8 @@ class ProcessHandle(WorkerHandle):
         return [self, *self.members]
 
     @property
-    def usage(self) -> tuple[int, int]:
-        return sum(process.memory for process in self.team), sum(process.device_memory for process in self.team)
+    def beats(self) -> list[Beat]:
+        return [process.beat for process in self.team]
 
 
 class PendingStart(NamedTuple):

@@ -12,7 +12,7 @@ from hopfleet.backends.ray.placement import Node, WorkerNeeds
 from hopfleet.backends.ray.worker_actor import Setup, WorkerActor
 from hopfleet.backends.supervision import WorkerHandle
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.worker.protocol import Order
+from hopfleet.worker.protocol import Beat, Order
 
 NODE_LABEL = "ray.io/node-id"
 """The label by which Ray names each node."""
@@ -57,8 +57,8 @@ class ActorHandle(WorkerHandle):
         return [self, *self.members]
 
     @property
-    def usage(self) -> tuple[int, int]:
-        return sum(each.memory for each in self.team), sum(each.device_memory for each in self.team)
+    def beats(self) -> list[Beat]:
+        return [each.beat for each in self.team]
 
     @property
     def nodes(self) -> tuple[str, ...]:

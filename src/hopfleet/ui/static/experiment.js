@@ -10,6 +10,7 @@ import { Importance, Lineage, Pareto, Parallel, Rungs } from "./plots.js";
 import { Schedule } from "./schedule.js";
 import { History, Slices } from "./slices.js";
 import { ExperimentButtons, TrialButtons } from "./steering.js";
+import { Loads } from "./load.js";
 import { StepCurve } from "./steps.js";
 import { get } from "./session.js";
 
@@ -110,6 +111,7 @@ function Workers({ feed }) {
   const running = feed.header.state === "running";
   const tick = useTick(HEALTH, running);
   const { value } = useLoaded(() => get(`${feed.base}/workers`).then(([, found]) => found), [feed, tick, running]);
+  const { value: loads } = useLoaded(() => get(`${feed.base}/load`).then(([, found]) => found), [feed, Math.floor(tick / 2), running]);
   const health = value ?? {};
   const workers = [...feed.workers].sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
   const any = (name) => workers.some((worker) => health[worker.name]?.[name]);
@@ -131,6 +133,7 @@ function Workers({ feed }) {
           <td class=${`right ${worker.faults ? "bad" : ""}`}>${worker.faults}</td><td>${moment(worker.joined)}</td><td>${heard(worker)}</td></tr>`,
       )}</tbody></table>
       ${!workers.length && html`<p class="muted empty">No worker has joined yet.</p>`}</div>
+    <${Loads} feed=${feed} loads=${loads} workers=${workers} />
     <div class="card"><h2>Faults and warnings</h2>${notices?.length ? html`<${Notices} feed=${feed} notices=${[...notices].reverse()} />` : html`<p class="muted">None.</p>`}</div>`;
 }
 
