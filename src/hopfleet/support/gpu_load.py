@@ -9,7 +9,7 @@ from typing import Any
 
 
 def gpu_load(device: str) -> float | None:
-    """Return the busy share of a device such as ``cuda:1``, whoever uses it; None if that is not known."""
+    """Return the busy share of a device such as ``cuda:1``, by all processes that use it; None if that is not known."""
     kind, _, number = device.partition(":")
     found = _handle(int(number or 0), os.environ.get("CUDA_VISIBLE_DEVICES")) if kind == "cuda" else None
     if found is None:

@@ -20,6 +20,7 @@ from hopfleet.runs.control import Control
 from hopfleet.ui import details
 from hopfleet.ui.board import encoded
 from hopfleet.ui.columns import epochs_block, spans_block
+from hopfleet.ui.files import experiment_files, open_file, pieces
 from hopfleet.ui.metrics import exposition
 from hopfleet.ui.notes import read_notes, write_note
 from hopfleet.ui.shelf import Shelf
@@ -101,6 +102,8 @@ class Application:
                 Route(f"{base}/data", self._data),
                 Route(f"{base}/workers", self._workers),
                 Route(f"{base}/load", self._load),
+                Route(f"{base}/files", self._files),
+                Route(f"{base}/file", self._file),
                 Route(f"{base}/events", self._events),
                 Route("/metrics", self._metrics),
             ],
@@ -218,6 +221,15 @@ class Application:
 
     async def _load(self, request: Request) -> Response:
         return await self._board_json(request, details.worker_load)
+
+    async def _files(self, request: Request) -> Response:
+        return await self._board_json(request, lambda board: experiment_files(board.folder))
+
+    async def _file(self, request: Request) -> Response:
+        key, path = request.path_params["key"], request.query_params.get("path", "")
+        file, size, kind = await self._read(lambda: open_file(self._shelf.folder(key), path))
+        headers = {"content-length": str(size), "content-disposition": "attachment", "cache-control": "no-store"}
+        return StreamingResponse(pieces(file, size), media_type=kind, headers=headers)
 
     async def _board_json(self, request: Request, describe: Callable[..., Any]) -> Response:
         key = request.path_params["key"]

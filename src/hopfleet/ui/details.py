@@ -19,6 +19,7 @@ from hopfleet.store.versions.local import Versions
 from hopfleet.support.files import open_plain
 from hopfleet.support.plain import named
 from hopfleet.ui.board import Board
+from hopfleet.ui.files import trial_files
 
 LOG_BYTES = 64 * 1024
 """The end of a log that a trial's page shows."""
@@ -75,6 +76,7 @@ def trial_details(board: Board, name: str) -> dict[str, Any]:
             }
             for version, saved in sorted(trial.saved.items())
         ],
+        "files": trial_files(board.folder, trial.id),
         "log": log_tail(board.folder.logs / f"{trial.id}.log"),
         "notices": [notice for notice in board.notices if notice["trial"] == trial.id],
     }

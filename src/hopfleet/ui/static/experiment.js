@@ -10,6 +10,7 @@ import { Importance, Lineage, Pareto, Parallel, Rungs } from "./plots.js";
 import { Schedule } from "./schedule.js";
 import { History, Slices } from "./slices.js";
 import { ExperimentButtons, TrialButtons } from "./steering.js";
+import { Files } from "./files.js";
 import { Loads } from "./load.js";
 import { StepCurve } from "./steps.js";
 import { get } from "./session.js";
@@ -155,6 +156,7 @@ function Requests({ feed }) {
 
 function Data({ feed }) {
   const { value, error } = useLoaded(() => get(`${feed.base}/data`).then(([, found]) => found), [feed]);
+  const { value: files } = useLoaded(() => get(`${feed.base}/files`).then(([, found]) => found), [feed, feed.header.state]);
   if (!value) return html`<p class="muted empty">${error || "reading…"}</p>`;
   const { definition } = feed;
   return html`<div class="sides">
@@ -170,7 +172,8 @@ function Data({ feed }) {
       <${Facts} facts=${[["created", definition.created], ["task", `${definition.task.module}.${definition.task.name}`], ["seed", String(definition.seed)], ["batch size", String(definition.batch_size)], ["device", definition.device], ["run folder", feed.folder]]} />
       <h3>Search</h3><pre>${JSON.stringify(definition.search, null, 2)}</pre>
       <h3>Space</h3><pre>${typeof definition.space === "string" ? definition.space : JSON.stringify(definition.space, null, 2)}</pre></section>
-  </div>`;
+  </div>
+  <${Files} feed=${feed} files=${files ?? []} />`;
 }
 
 function Pairs({ values, before }) {
@@ -228,6 +231,7 @@ function Trial({ feed, id, query, setQuery }) {
             <tbody>${found.checkpoints.map((each) => html`<tr class=${each.best ? "best" : ""}><td class="right">${each.version}</td><td>${each.file}${each.best ? " (best)" : ""}</td><td class="right">${size(each.bytes)}</td><td><code>${short(each.digest, 13)}</code></td></tr>`)}</tbody></table></div>`
         : html`<p class="muted">None is saved.</p>`}</section>
     </div>
+    <${Files} feed=${feed} files=${found.files} />
     ${found.notices.length > 0 && html`<section class="card"><h3>Faults and warnings</h3><${Notices} feed=${feed} notices=${[...found.notices].reverse()} /></section>`}
     <section class="card"><h3>Log</h3>${found.log.text ? html`<p class="muted">${found.log.bytes > found.log.text.length ? `the end of ${size(found.log.bytes)}` : size(found.log.bytes)}</p><pre class="log" tabindex="0">${found.log.text}</pre>` : html`<p class="muted">The trial's code has printed nothing.</p>`}</section>`;
 }
