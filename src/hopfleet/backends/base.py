@@ -59,8 +59,12 @@ class Backend(Protocol):
         A worker that does not react in time is lost, as with ``stop``.
         """
 
-    def place(self, worker: str, partition: int) -> None:
-        """Let a worker fetch a training partition. Reported as PartitionPlaced or PartitionUnavailable."""
+    def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
+        """Let a worker fetch a training or ``valid``ation partition.
+
+        Reported as PartitionPlaced or PartitionUnavailable. Validation partitions are placed only where workers have
+        joined that cannot read all of them.
+        """
 
     def receive(self, timeout: float) -> list[Event]:
         """Return the events so far, waiting up to ``timeout`` seconds for the first.

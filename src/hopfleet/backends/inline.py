@@ -76,7 +76,7 @@ class Inline:
     def give_up(self, worker: str, attempt: int) -> None:
         """Do nothing: units run in the caller's own thread and end before a caller can ask."""
 
-    def place(self, worker: str, partition: int) -> None:
+    def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
         """Do nothing: all workers can read all partitions."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:

@@ -66,8 +66,8 @@ class Simulated:
     """A backend whose workers exist in virtual time only.
 
     ``seconds`` returns the time of each unit and evaluation, ``metrics`` the metrics of a trial after an epoch.
-    ``partitions`` lists the partitions that each worker can read (None: all); a worker that is added later reads none
-    at first, or all if ``partitions`` is None. ``failures`` are the losses of workers. ``together`` returns the time of
+    ``partitions`` lists the training partitions that each worker can read (None: all), ``valid`` the validation
+    partitions; a worker that is added later reads none at first, or all if the list is None. ``failures`` are the losses of workers. ``together`` returns the time of
     a flotilla, given the time of each member alone; the default is their sum. ``fails`` tells whether the user's code
     raises in a unit. ``fetch`` returns the seconds that a worker takes to fetch a partition, or None if it cannot.
     ``teams`` are the shapes of the first workers, in turn; ``placement`` tells ``seconds`` what a worker has. ``clock``
@@ -83,6 +83,7 @@ class Simulated:
         metrics: Metrics = lambda trial, epoch: {"loss": 1.0 / epoch},
         *,
         partitions: Sequence[Sequence[int] | None] | None = None,
+        valid: Sequence[Sequence[int] | None] | None = None,
         failures: Sequence[Failure] = (),
         together: Together = lambda commands, seconds: sum(seconds),
         fails: Fails = lambda command, trial: False,
@@ -93,6 +94,7 @@ class Simulated:
         self._seconds = seconds
         self._metrics = metrics
         self._partitions = partitions
+        self._valid = valid
         self._failures = failures
         self._together = together
         self._fails = fails
@@ -121,7 +123,8 @@ class Simulated:
     def start(self, spec: WorkerSpec | None, workers: int) -> None:
         for number in range(workers):
             shape = self._teams[number % len(self._teams)]
-            self._join(self._partitions[number] if self._partitions is not None else None, shape)
+            valid = None if self._valid is None else self._valid[number]
+            self._join(self._partitions[number] if self._partitions is not None else None, shape, valid=valid)
         for failure in self._failures:
             self._later(failure.time, failure)
 
@@ -167,7 +170,7 @@ class Simulated:
 
     def add(self, count: int) -> None:
         for _ in range(count):
-            self._join(None if self._partitions is None else ())
+            self._join(None if self._partitions is None else (), valid=None if self._valid is None else ())
 
     def teams_blocker(self, device: str, threads: int) -> str:
         return ""
@@ -201,12 +204,12 @@ class Simulated:
                 self._later(self._clock, UnitStopped(worker, event.unit, attempt, began, self.now()))
                 return
 
-    def place(self, worker: str, partition: int) -> None:
+    def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
         seconds = self._fetch(worker, partition)
         if seconds is None:
-            self._later(self._clock, PartitionUnavailable(worker, partition, "simulated"))
+            self._later(self._clock, PartitionUnavailable(worker, partition, "simulated", valid))
         else:
-            self._later(self._clock + seconds, PartitionPlaced(worker, partition))
+            self._later(self._clock + seconds, PartitionPlaced(worker, partition, valid))
 
     def receive(self, timeout: float) -> list[Event]:
         """Return all events of the next moment."""
@@ -257,10 +260,18 @@ class Simulated:
     def close(self, *, kill: bool = False) -> None:
         self._queue.clear()
 
-    def _join(self, partitions: Sequence[int] | None, shape: TeamShape = SINGLE, seconds: float = 0.0) -> None:
+    def _join(
+        self,
+        partitions: Sequence[int] | None,
+        shape: TeamShape = SINGLE,
+        seconds: float = 0.0,
+        *,
+        valid: Sequence[int] | None = None,
+    ) -> None:
         name = f"w{next(self._names)}"
         place = Placement(("simulated",) * shape.devices, shape.strategy)
-        joined = WorkerJoined(name, place, None if partitions is None else tuple(partitions))
+        held, evaluated = (None if some is None else tuple(some) for some in (partitions, valid))
+        joined = WorkerJoined(name, place, held, evaluated)
         self._joined[name] = joined
         self._later(self._clock + seconds, joined)
 

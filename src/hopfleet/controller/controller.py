@@ -144,7 +144,7 @@ class Controller:
             case m.WorkerLost():
                 return event.worker not in schedule.slots
             case m.PartitionPlaced() | m.PartitionUnavailable():
-                return (event.worker, event.partition) not in self.state.coming
+                return (event.worker, event.partition, event.valid) not in self.state.coming
             case m.UnitOverdue():
                 slot = schedule.slots.get(event.worker)
                 return slot is None or event.attempt not in slot.units.values()
@@ -188,7 +188,7 @@ class Controller:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The partitions that no worker has and none can get."""
+        """The training partitions that no worker has and none can get."""
         return self.state.missing
 
     @property

@@ -73,8 +73,9 @@ class State:
         #: Partitions on their way to a worker, and placements that failed.
         self.coming: dict[Place, None] = {}
         self.refused: set[Place] = set()
-        #: Partitions that no worker has and none can get.
+        #: Training and validation partitions that no worker has and none can get.
         self.missing: tuple[int, ...] = ()
+        self.missing_valid: tuple[int, ...] = ()
         #: Whether some worker, present or past, can read only some partitions.
         self.pinned = False
         #: Live trials that changed since the last decision.
@@ -168,13 +169,14 @@ class State:
         self.losses.clear()
         self.failures.clear()
         self.coming, self.refused = {}, set()
-        self.missing, self.pinned, self._last_time = (), False, None
+        self.missing = self.missing_valid = ()
+        self.pinned, self._last_time = False, None
 
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
-        self.schedule.join(message.worker, message.partitions, len(message.placement.devices))
+        self.schedule.join(message.worker, message.partitions, len(message.placement.devices), message.valid)
         self.schedule.starting = max(0, self.schedule.starting - 1)
-        self.pinned = self.pinned or message.partitions is not None
+        self.pinned = self.pinned or message.partitions is not None or message.valid is not None
         self.refused.clear()  # a placement that failed may succeed now
         self.touched |= {name: None for name, progress in self.schedule.trials.items() if progress.outcome is not None}
 
@@ -191,7 +193,7 @@ class State:
             self.losses.blame_saves(saving, [unit.trial for unit in running], message.reason)
 
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
-        self.coming = {place: None for place in self.coming if place[0] != worker}
+        self.coming = {place: None for place in self.coming if place.worker != worker}
         self.touch_all()
         return self.schedule.leave(worker)
 
@@ -218,21 +220,25 @@ class State:
 
     @_apply.register
     def _(self, message: m.PlacePartition) -> None:
-        self.coming[message.worker, message.partition] = None
+        self.coming[Place(message.worker, message.partition, message.valid)] = None
 
     @_apply.register
     def _(self, message: m.PartitionPlaced) -> None:
-        del self.coming[message.worker, message.partition]
-        self.schedule.place(message.worker, message.partition)
+        del self.coming[Place(message.worker, message.partition, message.valid)]
+        if message.valid:
+            self.schedule.place_valid(message.worker, message.partition)
+        else:
+            self.schedule.place(message.worker, message.partition)
 
     @_apply.register
     def _(self, message: m.PartitionUnavailable) -> None:
-        del self.coming[message.worker, message.partition]
-        self.refused.add((message.worker, message.partition))
+        place = Place(message.worker, message.partition, message.valid)
+        del self.coming[place]
+        self.refused.add(place)
 
     @_apply.register
     def _(self, message: m.PartitionsMissing) -> None:
-        self.missing = message.partitions
+        self.missing, self.missing_valid = message.partitions, message.valid
 
     @_apply.register
     def _(self, message: m.RequestMade) -> None:

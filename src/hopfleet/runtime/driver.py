@@ -74,7 +74,7 @@ class Executor(Protocol):
     def stop(self, worker: str, /) -> None: ...
     def give_up(self, worker: str, attempt: int, /) -> None: ...
 
-    def place(self, worker: str, partition: int, /) -> None: ...
+    def place(self, worker: str, partition: int, /, *, valid: bool = False) -> None: ...
 
     def receive(self, timeout: float, /) -> list[Event]: ...
 
@@ -117,8 +117,14 @@ class Driver:
             AddWorkers: lambda command: backend.add(command.count),
             WorkerRetired: lambda decision: backend.retire(decision.worker),
             ReleaseWorker: lambda command: backend.release(command.worker),
-            PlacePartition: lambda command: backend.place(command.worker, command.partition),
+            PlacePartition: self._place,
         }
+
+    def _place(self, command: PlacePartition) -> None:
+        if command.valid:
+            self.backend.place(command.worker, command.partition, valid=True)
+        else:  # some backends know training partitions alone
+            self.backend.place(command.worker, command.partition)
 
     def _stop(self, command: StopUnit) -> None:
         if command.overdue:

@@ -1,7 +1,8 @@
 """The next work for an idle worker: evaluations of models that the worker holds, then training, then others.
 
-An evaluation on the worker that trained the model last costs no hop and lets the trial continue, so it comes first. On
-any other worker an evaluation costs a hop, so it only fills time that no training unit can use.
+An evaluation on the worker that trained the model last costs no hop and lets the trial continue, so it comes first. So
+does an evaluation on a validation partition that the worker with the model cannot read. On any other worker an
+evaluation costs a hop, so it only fills time that no training unit can use.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> A
     if not schedule.idle:
         return None
     return (
-        _evaluation(schedule, lambda progress, slot: progress.holder in (slot.worker, None))
+        _evaluation(schedule, elsewhere=False)
         or _urgent(schedule)
         or (_sticky(schedule) if schedule.sticky else None)
         or (policy(schedule, rng) if schedule.ready else None)
-        or _evaluation(schedule, lambda progress, slot: True)
+        or _evaluation(schedule, elsewhere=True)
     )
 
 
@@ -84,10 +85,12 @@ def _at(schedule: Schedule, progress: Progress, slot: Slot) -> Assignment:
     return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
 
 
-def _evaluation(schedule: Schedule, wanted: Callable[[Progress, Slot], bool]) -> Assignment | None:
+def _evaluation(schedule: Schedule, *, elsewhere: bool) -> Assignment | None:
+    """Return an evaluation for an idle worker; with ``elsewhere`` also one that a busy worker with the model could do."""
     for progress in schedule.awaiting.values():
         for slot in schedule.idle.values():
-            if wanted(progress, slot) and progress.loadable_by(slot.worker):
-                partition = next(schedule.unevaluated(progress))
+            if not progress.loadable_by(slot.worker):
+                continue
+            for partition in schedule.evaluations(progress, slot, elsewhere=elsewhere):
                 return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch - 1, partition, Work.EVALUATE))
     return None

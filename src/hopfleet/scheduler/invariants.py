@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from hopfleet.domain.messages import (
     Message,
+    PartitionPlaced,
     RunStarted,
     RunUnit,
     TrialAdded,
@@ -18,9 +19,10 @@ from hopfleet.domain.messages import (
     UnitFailed,
     UnitFinished,
     UnitStopped,
+    WorkerJoined,
 )
 from hopfleet.errors import InvariantBroken
-from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.progress import Progress, Readable
 from hopfleet.scheduler.schedule import Schedule
 
 Span = tuple[float, float, str]
@@ -35,19 +37,24 @@ SHOWN = 20
 def stall(schedule: Schedule) -> str:
     """Describe a schedule in which work remains, nothing runs and nothing is coming: the fifth invariant is broken."""
     workers = [
-        f"{slot.worker} reads {'all' if slot.partitions is None else sorted(slot.partitions)}"
+        f"{slot.worker} reads {_named(slot.partitions)}, validation {_named(slot.valid)}"
         for slot in schedule.slots.values()
     ]
     trials = [
         f"{name} owes {sorted(progress.owed_to(None))} of epoch {progress.epoch}/{progress.trial.epochs}, "
         f"version {progress.version} held by {progress.holder}, saved {sorted(progress.saved)}, "
-        f"{'ready' if name in schedule.ready else progress.outcome or 'not ready'}"
+        f"{'ready' if name in schedule.ready else progress.outcome or 'not ready'}, "
+        f"to evaluate on {sorted(schedule.unevaluated(progress)) if name in schedule.awaiting else []}"
         for name, progress in [*schedule.trials.items()][:SHOWN]
     ]
     return (
         f"liveness: work remains, nothing runs and nothing is coming: {len(workers)} workers ({'; '.join(workers)}), "
         f"{len(schedule.trials)} trials ({'; '.join(trials)})"
     )
+
+
+def _named(readable: Readable) -> str:
+    return "all" if readable is None else str(sorted(readable))
 
 
 def validate(schedule: Schedule) -> None:
@@ -82,6 +89,9 @@ def validate(schedule: Schedule) -> None:
     for worker, slot in schedule.slots.items():
         free = slot.unit is None and not slot.retired
         _check(free == (worker in schedule.idle), "exclusive access: idle is out of date", slot)
+        for unit in slot.told:
+            mine = slot.readable(not unit.trains)
+            _check(mine is None or unit.partition in mine, "completeness: a worker cannot read its partition", slot)
         able = [progress for progress in schedule.ready.values() if schedule.options(progress, slot)]
         told = [progress.trial.id for progress in schedule.able(slot)]
         _check(sorted(told) == sorted([progress.trial.id for progress in able]), "able is out of date", slot)
@@ -95,6 +105,8 @@ def validate(schedule: Schedule) -> None:
 def validate_history(messages: Iterable[Message], partitions: int) -> None:
     """Raise InvariantBroken unless what happened, as journaled, kept the four invariants."""
     visits: dict[str, list[int]] = {}
+    #: The training and validation partitions that each worker can read; those that it can all read have no entry.
+    readable: dict[tuple[str, bool], set[int]] = {}
     #: The flotilla of each attempt that is part of one.
     flotillas: dict[int, int] = {}
     spans: Spans = {}
@@ -115,6 +127,14 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
             case RunStarted():
                 # Nothing of earlier workers is left, and the clock may have been set since.
                 _check_spans(trained, spans, sailed)
+                readable.clear()
+            case WorkerJoined(worker=worker):
+                for valid, mine in ((False, message.partitions), (True, message.valid)):
+                    readable.pop((worker, valid), None)
+                    if mine is not None:
+                        readable[worker, valid] = set(mine)
+            case PartitionPlaced(worker=worker, valid=valid):
+                readable[worker, valid].add(message.partition)
             case TrialAdded(trial=trial):
                 visits[trial] = list(message.visits)
             case TrialRolledBack(trial=trial, version=version):
@@ -129,7 +149,9 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
                 _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", where)
                 trained.setdefault(message.trial, []).append((message.started, message.ended, where))
                 occupy(message.worker, message.attempt, message.started, message.ended, where)
-            case RunUnit():
+            case RunUnit(unit=unit):
+                mine = readable.get((message.worker, not unit.trains), {unit.partition})
+                _check(unit.partition in mine, f"completeness: {message.worker} cannot read", unit)
                 if message.flotilla:
                     flotillas[message.attempt] = message.flotilla
             case UnitFinished() | UnitFailed() | UnitStopped():

@@ -16,7 +16,7 @@ from hopfleet.domain.trial import TRANSITIONS, Trial, TrialState
 from hopfleet.errors import InvariantBroken
 
 Readable = frozenset[int] | None
-"""The training partitions that a worker can read; None stands for all."""
+"""The training or validation partitions that a worker can read; None stands for all."""
 
 
 @dataclass(frozen=True, slots=True)

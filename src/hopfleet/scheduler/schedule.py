@@ -18,7 +18,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.errors import InvariantBroken
-from hopfleet.scheduler.progress import Outcome, Progress, Setback
+from hopfleet.scheduler.progress import Outcome, Progress, Readable, Setback
 from hopfleet.scheduler.slots import Slot
 from hopfleet.scheduler.versions import VersionRecords
 
@@ -31,12 +31,15 @@ class Schedule(VersionRecords):
 
     # ---------------------------------------------------------------------------------------------- workers
 
-    def join(self, worker: str, partitions: Iterable[int] | None, devices: int = 1) -> None:
+    def join(
+        self, worker: str, partitions: Iterable[int] | None, devices: int = 1, valid: Iterable[int] | None = None
+    ) -> None:
         if worker in self.slots:
             raise InvariantBroken(f"worker {worker} joined twice")
         if self.regrouping:
             self.regrouping += devices
         slot = Slot(worker, None if partitions is None else frozenset(partitions), devices)
+        slot.valid = self._some_valid(valid)
         self.slots[worker] = self.idle[worker] = slot
         self._ready.join(worker, slot.partitions)
         self._count_replicas(slot, 1)
@@ -105,6 +108,17 @@ class Schedule(VersionRecords):
         for progress in self.ready.values():
             if progress.holder == worker:
                 self._ready.put(progress)
+
+    def place_valid(self, worker: str, partition: int) -> None:
+        """Let a worker read one more validation partition."""
+        slot = self.slots[worker]
+        assert slot.valid is not None and partition not in slot.valid
+        slot.valid = self._some_valid([*slot.valid, partition])
+
+    def _some_valid(self, partitions: Iterable[int] | None) -> Readable:
+        """Return validation partitions that a worker can read; None if these are all."""
+        found = None if partitions is None else frozenset(partitions)
+        return None if found is None or len(found) == self.valid_partitions else found
 
     def _count_replicas(self, slot: Slot, by: int) -> None:
         for partition in range(self.partitions) if slot.partitions is None else slot.partitions:
@@ -249,6 +263,8 @@ class Schedule(VersionRecords):
         else:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
+            if not self.can_evaluate(slot, unit.partition):
+                raise InvariantBroken(f"completeness: {unit}, which {worker} cannot read: {progress.story()}")
             progress.evaluates_on[unit.partition] = worker
         units[unit] = attempt
         if lookahead:

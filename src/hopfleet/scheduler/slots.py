@@ -16,6 +16,8 @@ class Slot:
     worker: str
     partitions: Readable
     devices: int = 1
+    #: The validation partitions that it can read.
+    valid: Readable = None
     #: The units that it runs now, with their attempts: one, or those of a flotilla.
     units: dict[Unit, int] = field(default_factory=dict)
     flotilla: int = 0
@@ -47,6 +49,10 @@ class Slot:
     def told(self) -> dict[Unit, int]:
         """All units that it was told to run and that have not ended, current ones first."""
         return self.units | self.lookahead if self.lookahead else self.units
+
+    def readable(self, valid: bool) -> Readable:
+        """Return the validation partitions that it can read, or else the training partitions."""
+        return self.valid if valid else self.partitions
 
     def trains(self, trial: str) -> bool:
         """Whether it was told to run a training unit of a trial that has not ended."""

@@ -148,6 +148,21 @@ class ScheduleView:
             if partition not in progress.evaluated and partition not in progress.evaluates_on:
                 yield partition
 
+    def can_evaluate(self, slot: Slot, partition: int) -> bool:
+        """Whether a worker can read a validation partition, and all others where an evaluation covers all of them."""
+        return slot.valid is None or (partition in slot.valid and not self.gathers)
+
+    def evaluations(self, progress: Progress, slot: Slot, *, elsewhere: bool = False) -> Iterator[int]:
+        """Yield the validation partitions that a worker should evaluate a trial on, once it can load the model.
+
+        Partitions that the worker with the model in memory can read are left to it, unless ``elsewhere`` is true.
+        """
+        holder = self.slots.get(progress.holder or "", slot)
+        leaves = holder is not slot and not elsewhere
+        for partition in self.unevaluated(progress):
+            if self.can_evaluate(slot, partition) and not (leaves and self.can_evaluate(holder, partition)):
+                yield partition
+
     def unit_seconds(self, progress: Progress) -> float:
         """Return the expected time of a unit of this trial: its own mean, the overall mean, or 1."""
         return progress.unit_seconds if progress.known else self._mean_seconds
@@ -175,7 +190,7 @@ class ScheduleView:
 
     def keeps(self, slot: Slot) -> bool:
         """Whether a trial may go on where it is now."""
-        if any(progress.holder == slot.worker for progress in self.awaiting.values()):
+        if any(True for progress in self.awaiting.values() for _ in self.evaluations(progress, slot)):
             return True
         return any(
             self.trials[unit.trial].goes_on(slot.partitions, unit.partition if unit.trains else None)

@@ -187,7 +187,7 @@ class Local(SupervisedBackend[ProcessHandle]):
         for place in placements(self._spec.device, shapes, self._devices):
             self._spawn(place)
 
-    def place(self, worker: str, partition: int) -> None:
+    def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
         """Do nothing: all workers can read all partitions."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:

@@ -127,7 +127,8 @@ def check_liveness(state: State) -> Iterator[m.Message]:
     """Tell, once in a run, that work remains while nothing runs and nothing is coming."""
     schedule = state.schedule
     expected = schedule.starting or state.coming or state.stopped or state.waiting or state.requests
-    told = state.finished or state.stalled or state.held or state.missing or not schedule.slots
+    missing = state.missing or state.missing_valid
+    told = state.finished or state.stalled or state.held or missing or not schedule.slots
     if told or expected or schedule.under_way or any(slot.retired for slot in schedule.slots.values()):
         return
     if not any(progress.saves for progress in schedule.trials.values()):

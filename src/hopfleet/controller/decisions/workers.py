@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from hopfleet.controller.decisions.trials import exhausted
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
-from hopfleet.scheduler.placement import lost, placements
+from hopfleet.scheduler.placement import lost, lost_valid, placements
 from hopfleet.scheduler.timeouts import Timeout, estimate, limit, shortest
 
 
@@ -36,18 +36,18 @@ def place_partitions(state: State) -> Iterator[m.Message]:
     """Have workers get partitions that no worker can read, or that too few can."""
     if not state.pinned or state.schedule.starting or state.schedule.regrouping:
         return  # workers that are about to join, and teams to be formed, bring their own partitions
-    for worker, partition in list(placements(state.schedule, state.coming, state.refused)):
-        yield state.decide(m.PlacePartition(worker, partition))
-    missing = tuple(lost(state.schedule, state.coming))
-    if missing != state.missing:
-        yield state.decide(m.PartitionsMissing(missing))
+    for place in list(placements(state.schedule, state.coming, state.refused)):
+        yield state.decide(m.PlacePartition(*place))
+    missing = tuple(lost(state.schedule, state.coming)), tuple(lost_valid(state.schedule, state.coming))
+    if missing != (state.missing, state.missing_valid):
+        yield state.decide(m.PartitionsMissing(*missing))
 
 
 def release_workers(state: State) -> Iterator[m.Message]:
     """Release retired workers that have nothing left to do."""
     for slot in state.schedule.slots.values():
         busy = slot.unit is not None or slot.worker in state.schedule.stuck
-        wanted = any(partition in (slot.partitions or ()) for _, partition in state.coming)
+        wanted = any(partition in (slot.readable(valid) or ()) for _, partition, valid in state.coming)
         if slot.retired and not busy and not slot.released and not wanted:
             yield state.decide(m.ReleaseWorker(slot.worker))
 

@@ -121,16 +121,14 @@ def _write_metric(metric: float | None, body: Body) -> None:
         body["metric"] = metric
 
 
-def _write_absent(keys: tuple[str, ...], body: Body) -> None:
-    """Write the keys that a task asked for in vain, if there are any."""
-    if keys:
-        body["absent"] = list(keys)
+def _tuple(name: str, empty: tuple[Any, ...] | None = ()) -> _Part:
+    """An attribute that is a tuple, and is left out if it is ``empty``, the default of the class."""
 
+    def write(value: tuple[Any, ...] | None, body: Body) -> None:
+        if value != empty:
+            body[name] = list(value or ())
 
-def _write_replaced(saves: tuple[int, ...], body: Body) -> None:
-    """Write the saves that a save replaces, if there are any."""
-    if saves:
-        body["replaces"] = list(saves)
+    return _Part(name, write, lambda body: tuple(body[name]))
 
 
 def _write_team(placement: Placement | None, body: Body) -> None:
@@ -161,7 +159,6 @@ _SUMS = _coded("sums", _encode_sums, _decode_sums)
 _PARTITIONS = _coded(
     "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
 )
-_REPLACES = _Part("replaces", _write_replaced, lambda body: tuple(body["replaces"]))
 _RUN_UNIT = (
     *_plain("worker", "attempt", "last", "digest", "flotilla", "more", lookahead="ahead"),
     _ref("model", attempt="saved", default=None),
@@ -171,7 +168,7 @@ _FINISHED = (
     *_plain("worker", "attempt", "version", "started", "ended", "hopped", "share"),
     _SUMS,
     _coded("unused", list, tuple),
-    _Part("absent", _write_absent, lambda body: tuple(body["absent"])),
+    _tuple("absent"),
     _Part("placement", _write_team, _read_team),
     _if_any("whole"),
     _Part("logged", _write_logged, _read_logged),
@@ -183,11 +180,11 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
         e.RunStarted,
         (*_plain("hopfleet", "workers", requests="wishes"), _if_any("definition")),  # prose: allow, a wire name
     ),
-    ("WorkerJoined", e.WorkerJoined, (*_plain("worker"), _placement(), _PARTITIONS)),
+    ("WorkerJoined", e.WorkerJoined, (*_plain("worker"), _placement(), _PARTITIONS, _tuple("valid", None))),
     ("WorkerLost", e.WorkerLost, _plain("worker", "reason", "log", "replaced")),
     ("WorkerUnavailable", e.WorkerUnavailable, _plain("reason")),
-    ("PartitionPlaced", e.PartitionPlaced, _plain("worker", "partition")),
-    ("PartitionUnavailable", e.PartitionUnavailable, _plain("worker", "partition", "reason")),
+    ("PartitionPlaced", e.PartitionPlaced, (*_plain("worker", "partition"), _if_any("valid"))),
+    ("PartitionUnavailable", e.PartitionUnavailable, (*_plain("worker", "partition", "reason"), _if_any("valid"))),
     ("UnitFinished", e.UnitFinished, (_unit(), *_FINISHED)),
     (
         "UnitFailed",
@@ -231,14 +228,14 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("SearchExtended", d.SearchExtended, _plain("trials", "epochs", "space")),
     ("RunHeld", d.RunHeld, _plain("held")),
     ("WorkerRetired", d.WorkerRetired, _plain("worker")),
-    ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple),)),
+    ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple), _tuple("valid"))),
     ("RunStalled", d.RunStalled, _plain("text", "overruled")),
     ("WishAnswered", d.RequestAnswered, _plain("number", "granted", "text")),
     ("RunUnit", c.RunUnit, (_unit(), *_RUN_UNIT)),
     (
         "SaveVersion",
         c.SaveVersion,
-        (_ref(), *_plain("worker", "durable", "saved", "digest"), _if_any("waits"), _REPLACES),
+        (_ref(), *_plain("worker", "durable", "saved", "digest"), _if_any("waits"), _tuple("replaces")),
     ),
     ("DropVersion", c.DropVersion, (_ref(),)),
     (
@@ -247,7 +244,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
         (_ref("source", trial="parent", attempt="saved"), _ref(), *_plain("digest")),
     ),
     ("StopUnit", c.StopUnit, _plain("worker", "trial", "attempt", "overdue")),
-    ("PlacePartition", c.PlacePartition, _plain("worker", "partition")),
+    ("PlacePartition", c.PlacePartition, (*_plain("worker", "partition"), _if_any("valid"))),
     ("AddWorkers", c.AddWorkers, _plain("count")),
     ("FormTeams", c.FormTeams, (_coded("shapes", _encode_shapes, _decode_shapes),)),
     ("ReleaseWorker", c.ReleaseWorker, _plain("worker")),

@@ -85,10 +85,11 @@ class StopUnit:
 
 @dataclass(frozen=True, slots=True)
 class PlacePartition:
-    """Let the worker get a training partition that it cannot read yet, from another worker or from the source."""
+    """Let the worker get a partition that it cannot read yet, from another worker or from the source."""
 
     worker: str
     partition: int
+    valid: bool = False  #: whether it is a validation partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ class PartitionsMissing:
     missing any more."""
 
     partitions: tuple[int, ...]
+    valid: tuple[int, ...] = ()  #: validation partitions that no worker can evaluate on
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class WorkerJoined:
     worker: str
     placement: Placement = CPU
     partitions: tuple[int, ...] | None = None
+    valid: tuple[int, ...] | None = None  #: the validation partitions that it can read; None means all
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,21 @@ class WorkerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlaced:
-    """The worker can now read this training partition too."""
+    """The worker can now read this partition too."""
 
     worker: str
     partition: int
+    valid: bool = False  #: whether it is a validation partition
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionUnavailable:
-    """The worker could not get this training partition."""
+    """The worker could not get this partition."""
 
     worker: str
     partition: int
     reason: str
+    valid: bool = False  #: whether it is a validation partition
 
 
 @dataclass(frozen=True, slots=True)
