@@ -12,7 +12,8 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 from unittest import mock
 
 from hopfleet.backends.simulated import Failure, Simulated
@@ -59,6 +60,7 @@ class Case:
     workers: int
     partitions: int
     valid: int
+    evaluators: tuple[tuple[int, ...], ...] | None  #: the validation partitions of each worker; None: all
     spread: float  #: of the trials' unit times
     noise: float
     informed: bool  #: whether unit times are expected beforehand
@@ -86,7 +88,7 @@ def case(seed: int) -> Case:
     policy = (
         "monte-carlo" if costly else rng.choice(PLANNING if rng.random() < 0.9 else sorted({*POLICIES} - {"exact"}))
     )
-    return Case(
+    found = Case(
         seed=seed,
         search=rng.choice([*SEARCHES, "halving", "halving"]),
         size=rng.choice((3, 9, 9, 18)),
@@ -95,11 +97,13 @@ def case(seed: int) -> Case:
         workers=workers,
         partitions=partitions,
         valid=rng.choice((0, 0, 1)),
+        evaluators=None,
         spread=rng.choice((0.0, 0.5, 0.5)),
         noise=rng.choice((0.0, 0.02, 0.1, 0.5)),
         informed=rng.random() < 0.3,
         failures=tuple(_failures(rng, workers)),
     )
+    return replace(found, **_evaluators(random.Random(f"valid {seed}"), workers)) if found.valid else found
 
 
 def _held(rng: random.Random, workers: int, partitions: int) -> tuple[tuple[int, ...], ...] | None:
@@ -113,6 +117,16 @@ def _held(rng: random.Random, workers: int, partitions: int) -> tuple[tuple[int,
         if layout == "replicated":
             held[rng.randrange(workers)].add(partition)
     return tuple(tuple(sorted(mine)) for mine in held)
+
+
+def _evaluators(rng: random.Random, workers: int) -> dict[str, Any]:
+    """Return several validation partitions, each on one or two workers, in most cases."""
+    if rng.random() < 0.3:
+        return {}
+    valid = rng.choice((1, workers, workers, 2 * workers))
+    readers = [{partition % workers, rng.randrange(workers)} for partition in range(valid)]
+    held = (tuple(part for part in range(valid) if worker in readers[part]) for worker in range(workers))
+    return {"valid": valid, "evaluators": tuple(held)}
 
 
 def _failures(rng: random.Random, workers: int) -> Iterator[Failure]:
@@ -136,7 +150,7 @@ def run(case: Case) -> list[m.Message]:
         seed=case.seed,
         estimates=Estimates([1] * case.partitions, prior),
     )
-    backend = Simulated(case.seconds, case.metrics, partitions=case.held, failures=case.failures)
+    backend = Simulated(case.seconds, case.metrics, partitions=case.held, valid=case.evaluators, failures=case.failures)
     messages: list[m.Message] = []
     driver = Driver(controller, backend, journal=lambda now, more: messages.extend(more))
     backend.start(None, case.workers)

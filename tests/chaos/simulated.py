@@ -39,10 +39,15 @@ def setting(seed: int) -> Setting:
     partitions = rng.randint(1, 8 if large else 4)
     trials, epochs = rng.randint(1, 10 if large else 4), rng.randint(1, 4 if large else 3)
     playful = rng.random() < 0.4
+    workers = _fleet(rng, partitions)
+    valid = rng.randint(0, 2)
+    evaluators, whole = _evaluators(random.Random(f"evaluators {seed}"), len(workers), valid)
     return Setting(
-        workers=_fleet(rng, partitions),
+        workers=workers,
         partitions=partitions,
-        valid=rng.randint(0, 2),
+        valid=valid,
+        evaluators=evaluators,
+        whole=whole,
         trials=trials,
         epochs=epochs,
         stops={rng.randrange(trials): rng.randint(1, epochs)} if rng.random() < 0.3 else {},
@@ -71,6 +76,19 @@ def _fleet(rng: random.Random, partitions: int) -> tuple[tuple[int, ...] | None,
     if not covered(workers, partitions):
         workers[rng.randrange(len(workers))] = None
     return tuple(workers)
+
+
+def _evaluators(
+    rng: random.Random, workers: int, valid: int
+) -> tuple[tuple[tuple[int, ...] | None, ...], bool]:
+    """Return the validation partitions of each worker, in half of all cases some, and whether metrics need all."""
+    every = range(valid)
+    if rng.random() < 0.5:
+        return (), rng.random() < 0.1
+    some = tuple(
+        None if rng.random() < 0.2 else tuple(part for part in every if rng.random() < 0.6) for _ in range(workers)
+    )
+    return some, rng.random() < 0.2
 
 
 def _faults(rng: random.Random, units: int) -> Iterator[Fault]:

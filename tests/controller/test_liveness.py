@@ -83,3 +83,57 @@ def test_a_stall_without_remedy_is_told_once():
     assert desk.tell(logged) == [], "told once"
     desk.controller.restore([m.RunStarted("test", 1)])
     assert not desk.controller.state.stalled, "a resumed run tells again"
+
+
+def test_a_validation_partition_that_no_worker_can_read_is_fetched_and_otherwise_told():
+    desk = Desk(valid=3)
+    desk.tell(m.RunStarted("test", 2))
+    desk.tell(m.WorkerJoined("w1", valid=(0,)))
+    assert not of(desk.messages, m.PlacePartition), "w2 may bring the others"
+    follow = desk.tell(m.WorkerJoined("w2", valid=(1,)))
+    assert of(follow, m.PlacePartition) == [m.PlacePartition("w1", 2, valid=True)]
+    assert desk.tell(m.PartitionPlaced("w1", 2)) == [], "a training partition that was not asked for"
+    follow = desk.tell(m.PartitionUnavailable("w1", 2, "no room", valid=True))
+    assert of(follow, m.PlacePartition, m.PartitionsMissing) == [m.PlacePartition("w2", 2, valid=True)]
+    follow = desk.tell(m.PartitionUnavailable("w2", 2, "no room", valid=True))
+    assert of(follow, m.PlacePartition, m.PartitionsMissing) == [m.PartitionsMissing((), (2,))]
+    worker = next(slot.worker for slot in desk.controller.schedule.slots.values() if slot.unit)
+    desk.finished(worker), desk.finished(worker)
+    assert not of(desk.messages, m.RunStalled)
+    follow = desk.tell(m.WorkerJoined("w3"))
+    assert of(follow, m.PlacePartition, m.PartitionsMissing) == [m.PartitionsMissing(())]
+
+
+def test_validation_partitions_of_a_lost_worker_are_evaluated_elsewhere():
+    desk = Desk(partitions=1, epochs=1)
+    desk.tell(m.RunStarted("test", 2))
+    desk.tell(m.WorkerJoined("w1", valid=()))
+    desk.tell(m.WorkerJoined("w2"))
+    desk.finished("w1")
+    assert desk.controller.schedule.slots["w2"].unit is None, "the model is on w1 alone"
+    (unit,) = of(desk.saved(1), m.RunUnit)
+    assert (unit.worker, unit.unit.partition, unit.unit.trains) == ("w2", 0, False)
+    follow = desk.tell(m.WorkerLost("w2", "gone"))
+    assert of(follow, m.PlacePartition, m.RunUnit) == [m.PlacePartition("w1", 0, valid=True)]
+    (unit,) = of(desk.tell(m.PartitionPlaced("w1", 0, valid=True)), m.RunUnit)
+    assert (unit.worker, unit.unit.trains) == ("w1", False)
+    assert desk.evaluated("w1", loss=0.5)[-1] == m.Finish(complete=True)
+
+
+def test_a_worker_that_retires_waits_until_its_validation_partitions_are_elsewhere():
+    desk = Desk(trials=2, valid=2)
+    desk.tell(m.RunStarted("test", 2))
+    desk.tell(m.WorkerJoined("w1", valid=(0,))), desk.tell(m.WorkerJoined("w2", valid=(1,)))
+    desk.tell(m.RequestMade("workers", {"count": 1}, number=1))
+    assert desk.messages[-2:] == [m.WorkerRetired("w2"), m.PlacePartition("w1", 1, valid=True)]
+    assert not of(desk.finished("w2"), m.ReleaseWorker)
+    assert of(desk.tell(m.PartitionPlaced("w1", 1, valid=True)), m.ReleaseWorker) == [m.ReleaseWorker("w2")]
+
+
+def test_an_evaluation_that_no_worker_can_do_is_a_stall():
+    desk = Desk("w1", partitions=1)
+    desk.controller.schedule.slots["w1"].valid = frozenset()  # and no message says so
+    desk.finished()
+    assert not of(desk.messages, m.RunStalled), "the model is being saved"
+    (stall,) = of(desk.saved(1), m.RunStalled)
+    assert not stall.overruled and "w1 reads all, validation []" in stall.text and "to evaluate on [0]" in stall.text

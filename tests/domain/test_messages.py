@@ -111,6 +111,21 @@ PINNED = [
         {"worker": "w1", "device": "cpu", "partitions": [0, 2]},
     ),
     (
+        m.WorkerJoined("w1", Placement.on("cpu"), None, (1,)),
+        "WorkerJoined",
+        {"worker": "w1", "device": "cpu", "partitions": None, "valid": [1]},
+    ),
+    (m.PlacePartition("w1", 3), "PlacePartition", {"worker": "w1", "partition": 3}),
+    (m.PlacePartition("w1", 3, True), "PlacePartition", {"worker": "w1", "partition": 3, "valid": True}),
+    (m.PartitionPlaced("w1", 3, True), "PartitionPlaced", {"worker": "w1", "partition": 3, "valid": True}),
+    (
+        m.PartitionUnavailable("w1", 3, "no room", True),
+        "PartitionUnavailable",
+        {"worker": "w1", "partition": 3, "reason": "no room", "valid": True},
+    ),
+    (m.PartitionsMissing((1,)), "PartitionsMissing", {"partitions": [1]}),
+    (m.PartitionsMissing((1,), (0,)), "PartitionsMissing", {"partitions": [1], "valid": [0]}),
+    (
         m.UnitFinished("w1", UNIT, 7, 6, 1.0, 2.0, True, {"loss": RowSum.of(0.5, 4)}, ("lr",), 0.5, ("rate",)),
         "UnitFinished",
         {

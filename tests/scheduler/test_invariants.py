@@ -6,6 +6,7 @@ import pytest
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.progress import Saved
@@ -60,6 +61,11 @@ def miscount(desk):
     desk.schedule.owed[0] += 1
 
 
+def lose_rows(desk):
+    desk.start("w1", "t1", 1)
+    desk.schedule.slots["w1"].partitions = frozenset()
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -74,6 +80,7 @@ def miscount(desk):
         (forget_a_place, "able is out of date"),
         (speed_up_unnoticed, "longest is out of date"),
         (miscount, "owed is out of date"),
+        (lose_rows, "completeness: a worker cannot read its partition"),
     ],
 )
 def test_spoilt_schedules(spoil, message):
@@ -96,6 +103,14 @@ def evaluated(worker, started):
     return m.UnitFinished(worker, Unit("t1", 1, 0, Work.EVALUATE), 0, 0, started, started + 1)
 
 
+def joined(partitions, valid):
+    return m.WorkerJoined("w1", partitions=partitions, valid=valid)
+
+
+def started(partition, work=Work.TRAIN):
+    return m.RunUnit("w1", Unit("t1", 1, partition, work), 0, VersionRef("t1", 0, None))
+
+
 def failed(worker, started, work=Work.TRAIN):
     return m.UnitFailed(worker, Unit("t1", 1, 0, work), 0, started, started + 1, "error")
 
@@ -109,6 +124,10 @@ def failed(worker, started, work=Work.TRAIN):
         [unit("t1", 1, 0, 1, 0), failed("w2", 0, Work.EVALUATE), evaluated("w3", 0)],
         [unit("t1", 1, 0, 1, 0), unit("t2", 1, 0, 1, 0, worker="w2")],
         [unit("t1", 1, 0, 1, 0), m.RunStarted("x"), unit("t1", 1, 1, 2, 0.5)],
+        [joined((0,), None), started(0), started(1, Work.EVALUATE)],
+        [joined(None, (0,)), started(1), m.PartitionPlaced("w1", 1, valid=True), started(1, Work.EVALUATE)],
+        [joined((0,), (0,)), joined(None, None), started(1), started(1, Work.EVALUATE)],
+        [joined((0,), (0,)), m.RunStarted("x"), started(1)],
     ],
 )
 def test_good_histories(history):
@@ -127,6 +146,11 @@ def test_good_histories(history):
         ([unit("t1", 1, 0, 1, 0), unit("t2", 1, 0, 1, 0.5)], "exclusive access: two units at once on w1"),
         ([unit("t1", 1, 0, 1, 0), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
         ([unit("t1", 1, 0, 1, 0), failed("w2", 0.5), m.RunStarted("x")], "isolation: two units at once on t1"),
+        ([joined((0,), None), started(1)], "completeness: w1 cannot read: t1 trains on partition 1"),
+        (
+            [joined(None, (0,)), started(1, Work.EVALUATE)],
+            "completeness: w1 cannot read: t1 is evaluated on partition 1",
+        ),
     ],
 )
 def test_bad_histories(history, message):

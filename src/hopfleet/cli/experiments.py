@@ -160,6 +160,7 @@ def _experiment_json(results: Results) -> dict[str, Any]:
         "paused": history.held,
         "waits_for": history.waits_for,
         "missing_partitions": list(history.missing),
+        "missing_validation_partitions": list(history.missing_valid),
         "pareto": [trial.id for trial in history.pareto()],
         "leaderboard": [_trial_json(results, results[trial.id], brief=True) for trial in history.leaderboard()],
         "workers": [

@@ -100,7 +100,9 @@ class History(Observer):
         self.held = False  #: whether the run is paused on request
         self.holds: list[tuple[float, float]] = []  #: when the run was paused on request; the last may have no end yet
         self.delayed: dict[VersionRef, SaveDelayed] = {}  #: saves that a disk does not take for now
-        self.missing: tuple[int, ...] = ()  #: partitions on no worker that trials wait for
+        #: Training and validation partitions on no worker that trials wait for.
+        self.missing: tuple[int, ...] = ()
+        self.missing_valid: tuple[int, ...] = ()
         self._limit = limit
         self._let_go: Counter[TrialState] = Counter()  #: dropped trials by state
         self.dropped = Dropped()
@@ -198,7 +200,7 @@ class History(Observer):
             self._release(self.updated)
         self.held = False
         self.delayed.clear()
-        self.missing = ()
+        self.missing = self.missing_valid = ()
 
     def _join(self, time: float, message: WorkerJoined) -> None:
         worker = self.workers.setdefault(message.worker, WorkerView(message.worker, str(message.placement), time))
@@ -317,7 +319,7 @@ class History(Observer):
         self.holds.append((begin, time))
 
     def _miss(self, time: float, message: PartitionsMissing) -> None:
-        self.missing = message.partitions
+        self.missing, self.missing_valid = message.partitions, message.valid
 
     def _finish(self, time: float, message: Finish) -> None:
         self.finished = message.complete

@@ -114,12 +114,16 @@ def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name))
 
 
-def waiting_for(partitions: Sequence[int]) -> str:
-    """Describe partitions that are on no worker."""
-    one = len(partitions) == 1
+def waiting_for(partitions: Sequence[int], valid: Sequence[int] = ()) -> str:
+    """Describe training and validation partitions that are on no worker; empty if there are none."""
+    kinds = (("partition", partitions), ("validation partition", valid))
+    named = [f"{kind}{'s' * (len(some) > 1)} {', '.join(map(str, some))}" for kind, some in kinds if some]
+    if not named:
+        return ""
+    one = len(partitions) + len(valid) == 1
     return (
-        f"partition{'' if one else 's'} {', '.join(map(str, partitions))} {'is' if one else 'are'} on no worker and "
-        f"cannot be fetched; waiting for a worker that has {'it' if one else 'them'}"
+        f"{' and '.join(named)} {'is' if one else 'are'} on no worker and cannot be fetched; "
+        f"waiting for a worker that has {'it' if one else 'them'}"
     )
 
 

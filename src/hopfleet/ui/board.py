@@ -222,7 +222,7 @@ class Board:
         history = self.history
         progress, leader, busy = history.progress(), history.best(), history.busy_fraction()
         live = [busy[worker.name] for worker in history.live_workers()] or list(busy.values())
-        waits = history.waits_for or (waiting_for(history.missing) if history.missing else "")
+        waits = history.waits_for or waiting_for(history.missing, history.missing_valid)
         return {
             "name": self.folder.name,
             "defined": history.name,

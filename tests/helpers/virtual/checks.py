@@ -110,9 +110,13 @@ class Checks:
 
     def check_missing(self) -> None:
         """Who waits, waits for partitions that are nowhere, and the journal says for which."""
-        told = [message.partitions for message in self.messages if isinstance(message, m.PartitionsMissing)]
-        assert told[-1] == self.controller.missing
-        assert not any(self.controller.schedule.replicas(partition) for partition in self.controller.missing)
+        state, schedule = self.controller.state, self.controller.schedule
+        told = [message for message in self.messages if isinstance(message, m.PartitionsMissing)]
+        assert told[-1] == m.PartitionsMissing(state.missing, state.missing_valid)
+        assert not any(schedule.replicas(partition) for partition in state.missing)
+        for slot in schedule.slots.values():
+            for partition in state.missing_valid:
+                assert slot.retired or not schedule.can_evaluate(slot, partition)
 
     def check_epoch(self, message: m.EpochEnded) -> None:
         """Metrics do not depend on who worked, in which order, and how often it went wrong."""
@@ -245,7 +249,8 @@ def check_nobody_waits(schedule: Schedule, policy: str) -> None:
         for progress in schedule.ready.values() if not may_wait else ():
             assert not list(schedule.options(progress, slot)), f"{slot.worker} could train {progress.trial.id}"
         for progress in schedule.awaiting.values():
-            assert not progress.loadable_by(slot.worker), f"{slot.worker} could evaluate {progress.trial.id}"
+            left = [part for part in schedule.unevaluated(progress) if schedule.can_evaluate(slot, part)]
+            assert not left or not progress.loadable_by(slot.worker), f"{slot.worker} could evaluate {progress.trial.id}"
 
 
 def through_json(messages: Sequence[m.Message]) -> list[m.Message]:
@@ -271,6 +276,6 @@ def state_of(controller: Controller) -> dict[str, object]:
         "flags": (controller.finished, controller.draining, controller.held, controller.elapsed),
         "next": (state.next_number, state.next_attempt, state.suggested, state.pointed),
         "open": (state.wanted, state.requests),
-        "places": (list(state.coming), state.refused, state.missing),
+        "places": (list(state.coming), state.refused, state.missing, state.missing_valid),
         "trouble": (state.stopped, state.losses.in_a_row, state.hopeless),
     }

@@ -82,9 +82,9 @@ class Driver(Checks):
             events = self.fleet.receive(self.setting.moment)
             if not events and self.controller.held:
                 events = [m.RequestMade("proceed")]
-            if not events and self.controller.missing:
+            if not events and (self.controller.missing or self.controller.state.missing_valid):
                 self.check_missing()
-                self.fleet.join(self.controller.missing)
+                self.fleet.join(self.controller.missing, tuple(range(self.setting.valid)))
                 continue
             assert events, "deadlock: nothing runs, and the experiment is not finished"
             self.take(*events)

@@ -53,7 +53,8 @@ def delay(driver: Driver, worker: FakeWorker) -> None:
 
 
 def join(driver: Driver, fault: Fault) -> bool:
-    driver.fleet.join(None if fault.pick % 2 else (fault.pick % driver.setting.partitions,))
+    valid = () if driver.setting.evaluators and fault.pick % 3 else None
+    driver.fleet.join(None if fault.pick % 2 else (fault.pick % driver.setting.partitions,), valid)
     return True
 
 

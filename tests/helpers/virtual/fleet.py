@@ -15,7 +15,7 @@ from functools import partial
 from hopfleet.backends.simulated import START
 from hopfleet.domain import messages as m
 from hopfleet.domain.placement import Placement
-from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from tests.helpers.virtual.settings import Setting
@@ -45,6 +45,7 @@ def number(*what: object) -> float:
 class FakeWorker:
     name: str
     partitions: tuple[int, ...] | None
+    valid: tuple[int, ...] | None = None
     commands: deque[m.Command] = field(default_factory=deque)
     running: list[m.RunUnit] = field(default_factory=list)
     crew: list[m.RunUnit] = field(default_factory=list)  #: what is to run with what comes next
@@ -84,15 +85,18 @@ class Fleet:
         return self.versions.storage
 
     def start(self) -> None:
-        for partitions in self.setting.workers:
-            self.join(partitions)
+        evaluators = self.setting.evaluators or [None] * len(self.setting.workers)
+        for partitions, valid in zip(self.setting.workers, evaluators, strict=True):
+            self.join(partitions, valid)
 
-    def join(self, partitions: tuple[int, ...] | None, delay: float = 0.0) -> None:
-        worker = FakeWorker(f"w{next(self._names)}", partitions)
+    def join(
+        self, partitions: tuple[int, ...] | None, valid: tuple[int, ...] | None = None, delay: float = 0.0
+    ) -> None:
+        worker = FakeWorker(f"w{next(self._names)}", partitions, valid)
 
         def joined() -> m.Event:
             self.workers[worker.name] = worker
-            return m.WorkerJoined(worker.name, Placement.on("fake"), partitions)
+            return m.WorkerJoined(worker.name, Placement.on("fake"), partitions, valid)
 
         self.later(self.clock + delay, joined)
 
@@ -161,19 +165,23 @@ class Fleet:
         else:
             self.stop(worker)
 
-    def place(self, worker: str, partition: int) -> None:
-        self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0]), lambda: self.placed(worker, partition))
+    def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
+        self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0]), lambda: self.placed(worker, partition, valid))
 
-    def placed(self, name: str, partition: int) -> m.Event | None:
+    def placed(self, name: str, partition: int, valid: bool) -> m.Event | None:
         worker = self.workers.get(name)
         if worker is None:
             return None
         if self.refusals:
             self.refusals -= 1
-            return m.PartitionUnavailable(name, partition, "no room")
-        assert worker.partitions is not None and partition not in worker.partitions
-        worker.partitions = (*worker.partitions, partition)
-        return m.PartitionPlaced(name, partition)
+            return m.PartitionUnavailable(name, partition, "no room", valid)
+        held = worker.valid if valid else worker.partitions
+        assert held is not None and partition not in held
+        if valid:
+            worker.valid = (*held, partition)
+        else:
+            worker.partitions = (*held, partition)
+        return m.PartitionPlaced(name, partition, valid)
 
     # ----------------------------------------------------------------------------------- workers come and go
 
@@ -188,7 +196,7 @@ class Fleet:
 
         self.later(self.clock, lost)
         if replaced:
-            self.join(worker.partitions, self.rng.choice([0.0, 0.5, 3.0]))
+            self.join(worker.partitions, worker.valid, self.rng.choice([0.0, 0.5, 3.0]))
 
     def lose_later(self, worker: FakeWorker) -> None:
         """Take a worker for dead after a while, unless it is dead by then. It lives on."""
@@ -303,7 +311,10 @@ class Fleet:
             event = m.UnitFinished(*where, version + 1, started, ended, hopped, sums, share=share)
         else:
             worker.memory[trial] = model
-            sums = valid_sums(trial, unit.epoch, unit.partition)
-            event = m.UnitFinished(*where, version, started, ended, sums=sums, share=share)
+            assert worker.valid is None or unit.partition in worker.valid, "evaluated where the rows are not"
+            covered = range(self.setting.valid) if self.setting.whole else [unit.partition]
+            sums = add(valid_sums(trial, unit.epoch, partition) for partition in covered)
+            whole = self.setting.whole
+            event = m.UnitFinished(*where, version, started, ended, sums=sums, share=share, whole=whole)
         self._go_on(worker)
         return self.emit(worker, event)

@@ -48,6 +48,8 @@ class Setting:
     workers: tuple[tuple[int, ...] | None, ...] = (None,)
     partitions: int = 2
     valid: int = 1
+    evaluators: tuple[tuple[int, ...] | None, ...] = ()  #: the validation partitions of each worker; empty: all
+    whole: bool = False  #: metrics need the rows of all validation partitions at once
     trials: int = 2
     epochs: int = 2
     stops: dict[int, int] = field(default_factory=dict)  #: trial number -> the epoch that the search stops it after

@@ -140,8 +140,8 @@ class PlainView(LiveView):
                 self._line(f"worker {worker} lost: {one_line(reason)}")
             case UnitOverdue():
                 self._line(overdue(message))
-            case PartitionsMissing(partitions=partitions):
-                self._line(waiting_for(partitions) if partitions else "all partitions are available again")
+            case PartitionsMissing(partitions=partitions, valid=valid):
+                self._line(waiting_for(partitions, valid) or "all partitions are available again")
             case TrialEnded():
                 self._line(self._ended(message))
             case Finish(complete=complete):

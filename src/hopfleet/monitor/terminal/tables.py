@@ -197,7 +197,8 @@ def header(history: History, elapsed: float | None = None) -> RenderableType:
     line.add_column(no_wrap=True, overflow="ellipsis")
     line.expand = True
     line.add_row(_bar(history), Text(progress_text(history, history.elapsed if elapsed is None else elapsed)))
-    warning = [Text(waiting_for(history.missing), style="bold yellow")] if history.missing else []
+    waits = waiting_for(history.missing, history.missing_valid)
+    warning = [Text(waits, style="bold yellow")] if waits else []
     return Group(title, *warning, line, Text(best_text(history), no_wrap=True, overflow="ellipsis"))
 
 
