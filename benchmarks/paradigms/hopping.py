@@ -330,9 +330,9 @@ class _Announced(hopfleet.Ray):
             say("loaded", max(self.fetched.values()))
         super().send(command, trial)
 
-    def _fetch(self, node: Any, partitions: tuple[int, ...]) -> None:
+    def _fetch(self, node: Any) -> None:
         self.fetched[node.node.id] = -time.monotonic()
-        super()._fetch(node, partitions)
+        super()._fetch(node)
 
     def _admit(self, handle: Any) -> None:
         for name, node in self._nodes.items():

@@ -28,6 +28,7 @@ from hopfleet.backends.ray.placement import (
     places_on,
     powers,
     share,
+    shares,
     spread,
     why_unready,
 )
@@ -351,6 +352,9 @@ def test_who_joins_gets_what_is_missing_and_what_is_rare() -> None:
     assert share(4, {"a": (0, 1), "b": (1, 2)}) == (0, 3)
     assert share(4, {"a": (0, 1, 2, 3)}) == (0, 1)
     assert share(2, {}) == (0, 1)
+    assert shares(4, 2, {"a": ((0, 1), None), "b": ((1, 2), None)}) == ((0, 3), None), "all have all validation data"
+    assert shares(4, 4, {"a": ((0, 1), (2, 3)), "b": ((1, 2), (3, 0))}) == ((0, 3), (0, 1))
+    assert shares(2, 3, {}) == ((0, 1), None)
 
 
 def test_what_ray_says_in_short() -> None:

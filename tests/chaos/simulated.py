@@ -78,9 +78,7 @@ def _fleet(rng: random.Random, partitions: int) -> tuple[tuple[int, ...] | None,
     return tuple(workers)
 
 
-def _evaluators(
-    rng: random.Random, workers: int, valid: int
-) -> tuple[tuple[tuple[int, ...] | None, ...], bool]:
+def _evaluators(rng: random.Random, workers: int, valid: int) -> tuple[tuple[tuple[int, ...] | None, ...], bool]:
     """Return the validation partitions of each worker, in half of all cases some, and whether metrics need all."""
     every = range(valid)
     if rng.random() < 0.5:

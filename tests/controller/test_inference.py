@@ -44,6 +44,14 @@ def test_every_partition_is_done_once() -> None:
     assert controller.schedule.find("t0001") is candidate
 
 
+def test_workers_take_partitions_that_are_at_hand_first() -> None:
+    controller, _ = made(4)
+    one, two = commands(controller.take([WorkerJoined("w1", valid=(2,)), WorkerJoined("w2", valid=(1, 3))]))
+    assert (one.unit.partition, two.unit.partition) == (2, 1)
+    one, two = commands(controller.take([finished(one), finished(two)]))
+    assert (one.unit.partition, two.unit.partition) == (0, 3), "w1 fetches what no other worker has begun"
+
+
 def test_units_of_lost_workers_are_done_again() -> None:
     controller, _ = made()
     one, two = commands(controller.take([joined("w1"), joined("w2")]))

@@ -135,7 +135,9 @@ def test_partitions_that_are_nowhere_are_named() -> None:
     assert waits in printed(header(history(PartitionsMissing((1, 3)))))
     for after in (PartitionsMissing(()), RunStarted("test")):
         assert "on no worker" not in printed(header(history(PartitionsMissing((1, 3)), after)))
-    waits = "partition 1 and validation partitions 0, 2 are on no worker and cannot be fetched; waiting for a worker that"
+    waits = (
+        "partition 1 and validation partitions 0, 2 are on no worker and cannot be fetched; waiting for a worker that"
+    )
     assert waits in " ".join(printed(header(history(PartitionsMissing((1,), (0, 2))))).split())
     stream = io.StringIO()
     view = PlainView(history(), stream)

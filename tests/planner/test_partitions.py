@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopfleet.planner.partitions import place_partitions
+from hopfleet.planner.partitions import place_partitions, place_valid
 
 
 def test_partitions_go_where_the_workers_are() -> None:
@@ -37,3 +37,17 @@ def test_partitions_go_to_nodes_of_their_size() -> None:
     assert place_partitions([100, 100, 200], {"b": 2, "a": 4, "c": 2}, 1) == {"b": (0,), "a": (2,), "c": (1,)}
     assert place_partitions([50, 150, 100], {"a": 1, "b": 2}, 1) == {"a": (2,), "b": (0, 1)}
     assert place_partitions([300, 100], {"a": 3, "b": 1}, 2) == {"a": (0, 1), "b": (0, 1)}
+
+
+def test_validation_data_is_on_every_node_unless_it_is_large_and_divided() -> None:
+    train, nodes = [100] * 4, dict.fromkeys("abcd", 1)
+    assert place_valid([], train, nodes, 1) is None
+    assert place_valid([25] * 4, train, nodes, 1) is None, "as large as a node's share of the training data"
+    assert place_valid([26] * 4, train, nodes, 1) == {"a": (0,), "b": (1,), "c": (2,), "d": (3,)}
+    assert place_valid([35] * 3, train, nodes, 1) is None, "a node would have nothing to evaluate on"
+    assert place_valid([50] * 4, train, nodes, 2) is None, "each node has twice the training data"
+    twice = place_valid([51] * 4, train, nodes, 2)
+    assert twice is not None and sorted(part for mine in twice.values() for part in mine) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert place_valid(train, train, nodes, 1) == place_partitions(train, nodes, 1), "folds need no further copies"
+    assert place_valid([1] * 9, [1], {"a": 1}, 1) == {"a": tuple(range(9))}, "one node has all"
+    assert place_valid([1] * 9, [1], {}, 1) is None

@@ -22,7 +22,7 @@ CLONE = Trial("t0002", 1, {"lr": 0.2}, 8, 3, Parent("t0001", 4, {"lr": 0.1}))
 UNIT = RunUnit("w1", Unit("t0001", 1, 2), 5, VersionRef("t0001", 2, 4), digest="abc")
 SAVE = SaveVersion("w1", VersionRef("t0001", 3, 6), True)
 
-ORDERS: list[p.Order] = [p.Execute(UNIT, TRIAL), p.Execute(SAVE, CLONE), p.Probe(CLONE, 4, 2), p.Stop()]
+ORDERS: list[p.Order] = [p.Execute(UNIT, TRIAL), p.Execute(SAVE, CLONE), p.Probe(CLONE, 4, 2, 1), p.Stop()]
 REPORTS: list[p.Report] = [
     p.Ready(123, "cuda:1"),
     p.Unable("no module named x"),
@@ -95,7 +95,7 @@ def test_orders_are_carried_out_until_a_stop() -> None:
     worker: Any = Recorder()
     reports: list[p.Report] = []
     assert [carry_out(worker, order, reports.append) for order in ORDERS] == [True, True, True, False]
-    assert done == [(UNIT, TRIAL), (SAVE, CLONE), (CLONE, 4, 2), "closed"]
+    assert done == [(UNIT, TRIAL), (SAVE, CLONE), (CLONE, 4, 2, 1), "closed"]
     assert reports == [p.Profiled(Profile(("loss",)))]
     with pytest.raises(AssertionError, match="is not for a worker"):
         carry_out(worker, p.NodeLost("n1"), reports.append)

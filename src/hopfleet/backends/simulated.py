@@ -67,11 +67,11 @@ class Simulated:
 
     ``seconds`` returns the time of each unit and evaluation, ``metrics`` the metrics of a trial after an epoch.
     ``partitions`` lists the training partitions that each worker can read (None: all), ``valid`` the validation
-    partitions; a worker that is added later reads none at first, or all if the list is None. ``failures`` are the losses of workers. ``together`` returns the time of
-    a flotilla, given the time of each member alone; the default is their sum. ``fails`` tells whether the user's code
-    raises in a unit. ``fetch`` returns the seconds that a worker takes to fetch a partition, or None if it cannot.
-    ``teams`` are the shapes of the first workers, in turn; ``placement`` tells ``seconds`` what a worker has. ``clock``
-    is the time of day at the start.
+    partitions; a worker that is added later reads none at first, or all if the list is None. ``failures`` are the
+    losses of workers. ``together`` returns the time of a flotilla, given the time of each member alone; the default is
+    their sum. ``fails`` tells whether the user's code raises in a unit. ``fetch`` returns the seconds that a worker
+    takes to fetch a partition, or None if it cannot. ``teams`` are the shapes of the first workers, in turn;
+    ``placement`` tells ``seconds`` what a worker has. ``clock`` is the time of day at the start.
     """
 
     name = "simulated"

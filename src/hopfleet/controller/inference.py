@@ -6,7 +6,7 @@ Its messages are those of a run, so a journal of them tells what is left to do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hopfleet.domain.messages import (
@@ -49,6 +49,8 @@ class InferenceController:
         self._waiting = deque(each.unit(part) for part in range(partitions) for each in candidates)
         self._left = set(self._waiting)
         self._idle: list[str] = []
+        #: The partitions that are at hand for each worker; None stands for all.
+        self._held: dict[str, Collection[int] | None] = {}
         #: The attempt and the unit of each busy worker.
         self._running: dict[str, tuple[int, Unit]] = {}
         self._losses: dict[Unit, int] = {}
@@ -79,18 +81,27 @@ class InferenceController:
         """Return the events that count, followed by the commands that they lead to, whatever the time."""
         messages: list[Message] = [event for event in events if self._counts(event)]
         while self._idle and self._waiting and not self.error:
-            worker, unit = self._idle.pop(0), self._waiting.popleft()
+            worker = self._idle.pop(0)
+            unit = self._take_unit(worker)
             candidate = self._candidates[unit.trial]
             self._attempts += 1
             self._running[worker] = (self._attempts, unit)
             messages.append(RunUnit(worker, unit, self._attempts, candidate.model, digest=candidate.digest))
         return messages
 
+    def _take_unit(self, worker: str) -> Unit:
+        """Return the next unit for a worker, on a partition that is at hand; others are fetched when they are read."""
+        held = self._held[worker]
+        unit = next((unit for unit in self._waiting if held is None or unit.partition in held), self._waiting[0])
+        self._waiting.remove(unit)
+        return unit
+
     def _counts(self, event: Event) -> bool:
         """Take in an event. Return whether it changed anything."""
         match event:
             case WorkerJoined():
                 self._idle.append(event.worker)
+                self._held[event.worker] = event.valid
             case WorkerLost():
                 self._lose(event)
             case UnitFinished() if self._ends(event.worker, event.attempt):

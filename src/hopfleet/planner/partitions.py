@@ -34,6 +34,20 @@ def place_partitions(
     return {node: tuple(sorted(mine)) for node, mine in placed.items()}
 
 
+def place_valid(
+    valid: Sequence[float], train: Sequence[float], power: Mapping[str, float], replicas: int
+) -> dict[str, tuple[int, ...]] | None:
+    """Assign validation partitions to nodes, given the rows of all partitions; None stands for all on every node.
+
+    Every node has all of them, so that no model hops for its evaluation, unless they have more rows than a node's share
+    of the training data. Then they are assigned like training partitions if there are enough of them for all nodes:
+    with fewer, some nodes would evaluate while others wait.
+    """
+    if len(valid) < len(power) or sum(valid) * len(power) <= sum(train) * replicas:
+        return None
+    return place_partitions(valid, power, replicas)
+
+
 def _copies(placed: Mapping[str, Sequence[int]], partition: int) -> int:
     return sum(partition in mine for mine in placed.values())
 

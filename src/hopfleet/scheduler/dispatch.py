@@ -86,7 +86,7 @@ def _at(schedule: Schedule, progress: Progress, slot: Slot) -> Assignment:
 
 
 def _evaluation(schedule: Schedule, *, elsewhere: bool) -> Assignment | None:
-    """Return an evaluation for an idle worker; with ``elsewhere`` also one that a busy worker with the model could do."""
+    """Return an evaluation for an idle worker; with ``elsewhere``, also one that the worker with the model can do."""
     for progress in schedule.awaiting.values():
         for slot in schedule.idle.values():
             if not progress.loadable_by(slot.worker):

@@ -29,6 +29,9 @@ Span = tuple[float, float, str]
 Spans = dict[str, list[Span]]
 """Beginnings and ends, and what it was, by trial or by worker."""
 
+Partitions = dict[tuple[str, bool], set[int]]
+"""The training or, if true, validation partitions that a worker can read; a worker that can read all has no entry."""
+
 
 SHOWN = 20
 """Trials that the description of a stall names."""
@@ -105,8 +108,7 @@ def validate(schedule: Schedule) -> None:
 def validate_history(messages: Iterable[Message], partitions: int) -> None:
     """Raise InvariantBroken unless what happened, as journaled, kept the four invariants."""
     visits: dict[str, list[int]] = {}
-    #: The training and validation partitions that each worker can read; those that it can all read have no entry.
-    readable: dict[tuple[str, bool], set[int]] = {}
+    readable: Partitions = {}
     #: The flotilla of each attempt that is part of one.
     flotillas: dict[int, int] = {}
     spans: Spans = {}
@@ -123,18 +125,11 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
 
     trained: Spans = {}
     for message in messages:
+        _check_readable(message, readable)
         match message:
             case RunStarted():
                 # Nothing of earlier workers is left, and the clock may have been set since.
                 _check_spans(trained, spans, sailed)
-                readable.clear()
-            case WorkerJoined(worker=worker):
-                for valid, mine in ((False, message.partitions), (True, message.valid)):
-                    readable.pop((worker, valid), None)
-                    if mine is not None:
-                        readable[worker, valid] = set(mine)
-            case PartitionPlaced(worker=worker, valid=valid):
-                readable[worker, valid].add(message.partition)
             case TrialAdded(trial=trial):
                 visits[trial] = list(message.visits)
             case TrialRolledBack(trial=trial, version=version):
@@ -149,9 +144,7 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
                 _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", where)
                 trained.setdefault(message.trial, []).append((message.started, message.ended, where))
                 occupy(message.worker, message.attempt, message.started, message.ended, where)
-            case RunUnit(unit=unit):
-                mine = readable.get((message.worker, not unit.trains), {unit.partition})
-                _check(unit.partition in mine, f"completeness: {message.worker} cannot read", unit)
+            case RunUnit():
                 if message.flotilla:
                     flotillas[message.attempt] = message.flotilla
             case UnitFinished() | UnitFailed() | UnitStopped():
@@ -162,6 +155,25 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
             case _:
                 pass
     _check_spans(trained, spans, sailed)
+
+
+def _check_readable(message: Message, readable: Partitions) -> None:
+    """Check that a unit is for a worker that can read its partition, and note what workers can read."""
+    match message:
+        case RunStarted():
+            readable.clear()
+        case WorkerJoined(worker=worker):
+            for valid, some in ((False, message.partitions), (True, message.valid)):
+                readable.pop((worker, valid), None)
+                if some is not None:
+                    readable[worker, valid] = set(some)
+        case PartitionPlaced(worker=worker, valid=valid):
+            readable[worker, valid].add(message.partition)
+        case RunUnit(worker=worker, unit=unit):
+            known = readable.get((worker, not unit.trains), {unit.partition})
+            _check(unit.partition in known, f"completeness: {worker} cannot read", unit)
+        case _:
+            pass
 
 
 def _check_spans(trained: Spans, spans: Spans, sailed: dict[tuple[str, int], Span]) -> None:

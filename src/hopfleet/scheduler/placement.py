@@ -60,7 +60,8 @@ def lost_valid(schedule: Schedule, coming: Collection[Place]) -> list[int]:
         return []
     every, held = set(range(schedule.valid_partitions)), _valid_held(schedule, coming).values()
     if schedule.gathers:
-        return sorted(min((every - mine for mine in held), key=len, default=every))
+        lacking = [every - mine for mine in held] or [every]
+        return sorted(min(lacking, key=len))
     return sorted(every.difference(*held))
 
 

@@ -47,6 +47,8 @@ class Profiler:
     def __init__(self, context: WorkerContext, versions: VersionStore) -> None:
         self._context = context
         self._versions = versions
+        #: The validation partition to try trials on.
+        self._valid = 0
         #: Whether the transform was checked for determinism.
         self._checked = False
         #: Whether training was checked for determinism.
@@ -56,13 +58,13 @@ class Profiler:
         #: Whether a trial that was timed has hopped.
         self._has_hopped = False
 
-    def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
-        """Try a trial on real batches, and time ``batches`` batches of training, a save and a load.
+    def probe(self, trial: Trial, batches: int = 0, partition: int = 0, valid: int = 0) -> Profile:
+        """Try a trial on real batches of these partitions, and time ``batches`` batches of training, a save and a load.
 
         Without ``batches``, check the trial instead, in seconds: train two batches, evaluate one, save, load and hop.
         The first trial that is timed hops, too, so it needs no check; but not where nothing is run afterwards.
         """
-        began = time.perf_counter()
+        self._valid, began = valid, time.perf_counter()
         found = self._probed(trial, batches, partition)
         return replace(found, seconds=time.perf_counter() - began)
 
@@ -191,7 +193,7 @@ class Profiler:
         config = context.config(trial)
         sources = [UnitBatches(spec.train, 0, context.batch_size(trial), spec.seed, 1)]
         if spec.valid is not None:
-            sources.append(UnitBatches(spec.valid, 0, valid_batch(spec.valid, context.placement)))
+            sources.append(UnitBatches(spec.valid, self._valid, valid_batch(spec.valid, context.placement)))
         with context.within(session, trial):
             return next(filter(None, (context.feed.unsteady(source, config) for source in sources)), "")
 
@@ -203,13 +205,13 @@ class Profiler:
 
     def _evaluate_one(self, session: Session, trial: Trial) -> tuple[dict[str, RowSum], float]:
         """Return the metrics of one batch, and seconds per row."""
-        context = self._context
-        assert context.spec.valid is not None
-        one = FirstBatches(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
+        context, valid = self._context, self._context.spec.valid
+        assert valid is not None
+        one = FirstBatches(1, context.valid_stream(session, self._valid), valid_batch(valid, context.placement))
         began = time.perf_counter()
         with context.within(session, trial):
             metrics = session.evaluate(one, seed=0)
-        check_room(metrics, one.rows, context.spec.valid.rows)
+        check_room(metrics, one.rows, valid.rows)
         return metrics, (time.perf_counter() - began) / one.rows
 
     def _timed(self, found: Profile, session: Session, trial: Trial, unit: Unit, batches: int) -> Profile:

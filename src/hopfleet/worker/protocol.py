@@ -53,6 +53,7 @@ class Probe:
     trial: Trial
     batches: int = 0
     partition: int = 0
+    valid: int = 0  #: the validation partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,8 @@ def decode_orders(data: bytes) -> Iterator[Order]:
             case "GiveUp":
                 yield GiveUp(*fields)
             case "Probe":
-                trial, batches, partition = fields
-                yield Probe(_trial(trial), batches, partition)
+                trial, *numbers = fields
+                yield Probe(_trial(trial), *numbers)
             case "Stop":
                 yield Stop()
             case _:
@@ -215,7 +216,7 @@ def _order_fields(order: Order) -> list[Any]:
         case GiveUp():
             return ["GiveUp", order.attempt]
         case Probe():
-            return ["Probe", _trial_fields(order.trial), order.batches, order.partition]
+            return ["Probe", _trial_fields(order.trial), order.batches, order.partition, order.valid]
         case Stop():
             return ["Stop"]
         case _:

@@ -21,7 +21,7 @@ def carry_out(worker: Worker, order: Order, report: Callable[[Report], None]) ->
         case GiveUp():
             pass  # the unit has ended, or it would have heard the order
         case Probe():
-            report(Profiled(worker.probe(order.trial, order.batches, order.partition)))
+            report(Profiled(worker.probe(order.trial, order.batches, order.partition, order.valid)))
         case Stop():
             worker.close()
             return False

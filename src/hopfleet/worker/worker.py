@@ -102,9 +102,9 @@ class Worker:
             self._saver.close()
             raise Broken
 
-    def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
+    def probe(self, trial: Trial, batches: int = 0, partition: int = 0, valid: int = 0) -> Profile:
         """Check a trial in seconds or, with ``batches``, time them; see ``Profiler.probe``."""
-        found = self._profiler.probe(trial, batches, partition)
+        found = self._profiler.probe(trial, batches, partition, valid)
         if (team := self._context.team) is not None and team.lost:
             raise Broken
         return found

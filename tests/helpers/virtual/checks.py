@@ -250,7 +250,9 @@ def check_nobody_waits(schedule: Schedule, policy: str) -> None:
             assert not list(schedule.options(progress, slot)), f"{slot.worker} could train {progress.trial.id}"
         for progress in schedule.awaiting.values():
             left = [part for part in schedule.unevaluated(progress) if schedule.can_evaluate(slot, part)]
-            assert not left or not progress.loadable_by(slot.worker), f"{slot.worker} could evaluate {progress.trial.id}"
+            assert not left or not progress.loadable_by(slot.worker), (
+                f"{slot.worker} could evaluate {progress.trial.id}"
+            )
 
 
 def through_json(messages: Sequence[m.Message]) -> list[m.Message]:

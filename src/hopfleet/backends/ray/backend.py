@@ -53,7 +53,7 @@ from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.planner.dike.problem import Node as FreeNode
-from hopfleet.planner.partitions import place_partitions
+from hopfleet.planner.partitions import place_partitions, place_valid
 from hopfleet.store.versions.cluster import link_storage
 from hopfleet.support.files import append
 from hopfleet.worker.protocol import Apart, Execute, Fetched, Printed, Probe, Ready, Report, Stop, Stopped
@@ -194,19 +194,21 @@ class Ray(ClusterBackend):
             if place:
                 power[place[0]] += len(place)  # the first member reads for all
         placed = place_partitions(spec.train.partition_rows, power, self.replicas)
+        rows = () if spec.valid is None else spec.valid.partition_rows
+        valid = place_valid(rows, spec.train.partition_rows, power, self.replicas)
         used = [node for node in nodes if any(node.id in place for _, place in chosen)]
         self._speeds_unknown = len({node.sort for node in used}) > 1
         for node in used:
             # With several sorts of nodes, each node begins with one partition to profile trials on. A node without
             # the first member of a team needs none.
-            mine = placed.get(node.id, ())
-            self._open(node, mine[:1] if self._speeds_unknown else mine)
+            most = 1 if self._speeds_unknown else None
+            self._open(node, placed.get(node.id, ())[:most], None if valid is None else valid.get(node.id, ())[:most])
         for needs, place in chosen:
             if place:
                 self._spawn(PendingWorker(needs, place=place))
         check_nodes(list(self._nodes.values()), spec, self._location)
         for handle in self._nodes.values():
-            self._fetch(handle, handle.partitions)
+            self._fetch(handle)
         self._pending.add(*(PendingWorker(needs) for needs, place in chosen if not place))
         self._discovery.watch(lambda: sum(needs.size for needs in self._homeless()))
 
@@ -238,23 +240,24 @@ class Ray(ClusterBackend):
         kinds = {needs.kind(node) for node in cluster.living() if needs.room(node)}
         return "" if len(kinds) < 2 else "the nodes of the cluster have devices of different kinds; name one as device"
 
-    def place(self, worker: str, partition: int) -> None:
+    def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
         """Bring a partition to the worker's node, where all workers can read it."""
-        handle = self._workers.get(worker)
+        handle, dataset = self._workers.get(worker), self._spec.valid if valid else self._spec.train
         if handle is None:
             return
+        assert dataset is not None
 
         def fetched(outcome: Any) -> None:
             node = self._nodes.get(handle.node)
             if node is None or not self._is_current(handle):
                 return  # the WorkerLost of this worker is under way
             if isinstance(outcome, Exception):
-                self._events.append(PartitionUnavailable(worker, partition, explain(outcome)))
+                self._events.append(PartitionUnavailable(worker, partition, explain(outcome), valid))
                 return
-            node.partitions = tuple(sorted({*node.partitions, partition}))
-            self._events.append(PartitionPlaced(worker, partition))
+            node.add(partition, valid=valid)
+            self._events.append(PartitionPlaced(worker, partition, valid))
 
-        self._calls.then(self._nodes[handle.node].call("fetch", self._spec.train.stored, (partition,), home()), fetched)
+        self._calls.then(self._nodes[handle.node].call("fetch", dataset.stored, (partition,), home()), fetched)
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
         if self._speeds_unknown:
@@ -352,9 +355,10 @@ class Ray(ClusterBackend):
         )
 
     def _probe_on(self, handle: ActorHandle, trial: Trial, batches: int) -> Profile:
-        """Profile a trial on a worker, on a partition that its node has."""
-        partition = next(iter(self._nodes[handle.node].partitions), 0)
-        return self._probe(handle, Probe(trial, batches, partition))
+        """Profile a trial on a worker, on partitions that its node has."""
+        node = self._nodes[handle.node]
+        held = [next(iter(mine or ()), 0) for mine in (node.partitions, node.valid)]
+        return self._probe(handle, Probe(trial, batches, *held))
 
     def _place_all(self, speeds: Mapping[str, float]) -> None:
         """Let nodes fetch all partitions, in proportion to their devices and, if known for all sorts, speeds."""
@@ -365,7 +369,13 @@ class Ray(ClusterBackend):
         placed = place_partitions(self._spec.train.partition_rows, power, self.replicas, held)
         for name, node in nodes.items():
             node.partitions = placed[name]
-            self._fetch(node, node.partitions)
+        if self._spec.valid is not None and all(node.valid is not None for node in nodes.values()):
+            held = {name: node.valid or () for name, node in nodes.items()}
+            placed = place_partitions(self._spec.valid.partition_rows, power, self.replicas, held)
+            for name, node in nodes.items():
+                node.valid = placed[name]
+        for node in nodes.values():
+            self._fetch(node)
 
     # ----------------------------------------------------------------------------------------------- messages
 

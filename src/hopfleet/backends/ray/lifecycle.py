@@ -24,7 +24,7 @@ from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECOND
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import NodeHandle, Nodes, Token, end, explain, own_fault
 from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
-from hopfleet.backends.ray.placement import Node, Place, WorkerNeeds, places, share, why_unready
+from hopfleet.backends.ray.placement import Node, Place, WorkerNeeds, places, shares, why_unready
 from hopfleet.backends.ray.version_locations import VersionLocations
 from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.backends.ray.worker_actor import Setup
@@ -275,9 +275,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             return
         handle.joined = True
         everything = len(node.partitions) == len(self._spec.train)
-        partitions = None if everything else node.partitions
+        readable = None if everything else node.partitions, node.valid
         placement = Placement((handle.device,) * len(handle.team), handle.needs.shape.strategy)
-        self._events.append(WorkerJoined(handle.name, placement, partitions))
+        self._events.append(WorkerJoined(handle.name, placement, *readable))
 
     def _give_up(self, process: ActorHandle, reason: str) -> None:
         """End and lose a worker because of one of its processes."""
@@ -339,9 +339,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     # -------------------------------------------------------------------------------------- nodes come and go
 
-    def _open(self, node: Node, partitions: tuple[int, ...]) -> NodeHandle:
+    def _open(self, node: Node, partitions: tuple[int, ...], valid: tuple[int, ...] | None) -> NodeHandle:
         """Begin to use a node."""
-        opened = self._known_nodes.open(node, self._teams[0].room(node), partitions, self._options)
+        opened = self._known_nodes.open(node, self._teams[0].room(node), partitions, valid, self._options)
         self._nodes[node.id] = opened
         opened.attend(self._calls, self._lose_node)
         opened.ask(self._calls)
@@ -349,8 +349,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             handle.outbox.append(NodeJoined(node.id, opened.agent))
         return opened
 
-    def _fetch(self, node: NodeHandle, partitions: tuple[int, ...]) -> None:
-        """Let a node fetch partitions. Its workers join when the node has them.
+    def _fetch(self, node: NodeHandle) -> None:
+        """Let a node fetch its partitions. Its workers join when the node has them.
 
         If a node cannot fetch them, it is not used; if the node is one of those at the start, the run ends.
         """
@@ -369,15 +369,12 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             for handle in list(self._workers.values()):
                 self._admit(handle)
 
-        wanted = [(self._spec.train.stored, partitions)]
-        if (valid := self._spec.valid) is not None:
-            wanted.append((valid.stored, tuple(range(len(valid)))))
-        self._calls.then_all([node.call("fetch", *each, home()) for each in wanted], fetched)
+        self._calls.then_all(node.fetch(self._spec), fetched)
 
     def _welcome(self, node: Node, starts: Sequence[WorkerNeeds]) -> None:
         """Begin to use a node in the middle of a run. If the node cannot be used, the log says why."""
-        placed = {name: other.partitions for name, other in self._nodes.items()}
-        opened = self._open(node, share(len(self._spec.train), placed))
+        held = {name: (other.partitions, other.valid) for name, other in self._nodes.items()}
+        opened = self._open(node, *shares(len(self._spec.train), len(self._spec.valid or ()), held))
         opened.joined_late = True
         token = Token(self._location)
 
@@ -390,7 +387,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             if problems:
                 self._refuse(opened, "; ".join(problems))
                 return
-            self._fetch(opened, opened.partitions)
+            self._fetch(opened)
             for pending in self._pending.house(starts, self._nodes):
                 self._spawn(pending._replace(place=(node.id,) * pending.needs.size))
 

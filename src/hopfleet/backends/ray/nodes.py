@@ -13,7 +13,7 @@ from typing import Any
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.liveness import ASK_SECONDS, node_lost
-from hopfleet.backends.ray.node_agent import About, NodeAgent, about, skew
+from hopfleet.backends.ray.node_agent import About, NodeAgent, about, home, skew
 from hopfleet.backends.ray.placement import Node
 from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.backends.supervision import START_SECONDS, excused
@@ -48,6 +48,8 @@ class NodeHandle:
     partitions: tuple[int, ...]
     heard: float
     raylet: cluster.Peer
+    #: The validation partitions that the node has or fetches; None stands for all.
+    valid: tuple[int, ...] | None = None
     #: Whether the node has its partitions.
     ready: bool = False
     #: Whether the node agent was asked for a sign of life.
@@ -60,6 +62,20 @@ class NodeHandle:
     cut: bool = False
     #: When the node was last heard, if it cannot be reached; 0 if it can.
     silent_since: float = 0.0
+
+    def add(self, partition: int, *, valid: bool) -> None:
+        """Note that the node has one more training or validation partition."""
+        if not valid:
+            self.partitions = tuple(sorted({*self.partitions, partition}))
+        elif self.valid is not None:
+            self.valid = tuple(sorted({*self.valid, partition}))
+
+    def fetch(self, spec: WorkerSpec) -> list[Any]:
+        """Let the node agent fetch the partitions of this node; return references to its answers."""
+        wanted = [(spec.train, self.partitions)]
+        if spec.valid is not None:
+            wanted.append((spec.valid, tuple(range(len(spec.valid))) if self.valid is None else self.valid))
+        return [self.call("fetch", dataset.stored, partitions, home()) for dataset, partitions in wanted]
 
     def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
         """Call the node agent; return a reference to its answer."""
@@ -128,7 +144,12 @@ class Nodes:
         self._agents: dict[tuple[str, str, str], Any] = {}
 
     def open(
-        self, node: Node, room: int, partitions: tuple[int, ...], options: Mapping[str, Any] | None = None
+        self,
+        node: Node,
+        room: int,
+        partitions: tuple[int, ...],
+        valid: tuple[int, ...] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> NodeHandle:
         """Return a handle of a node, and start an agent there unless there is one from an earlier run.
 
@@ -148,7 +169,8 @@ class Nodes:
             self._agents[key] = actor.options(scheduling_strategy=on(node.id), **options or {}).remote(node.id)
         # The first answer may take a while.
         heard = time.monotonic() + START_SECONDS
-        return NodeHandle(node, self._agents[key], room, partitions, heard, cluster.Peer(node.address, node.port))
+        raylet = cluster.Peer(node.address, node.port)
+        return NodeHandle(node, self._agents[key], room, partitions, heard, raylet, valid)
 
     def close(self, handle: NodeHandle) -> None:
         """Never use the node agent again: it is gone, or unusable."""

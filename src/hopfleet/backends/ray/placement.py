@@ -307,6 +307,17 @@ def one_of_each(nodes: Mapping[str, str]) -> list[str]:
     return list(found.values())
 
 
+def shares(
+    train: int, valid: int, held: Mapping[str, tuple[Sequence[int], Sequence[int] | None]]
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Return the training and validation partitions for a node that joins others, given what these hold.
+
+    None stands for all validation partitions, which a node gets if the others have all.
+    """
+    some = {node: mine for node, (_, mine) in held.items() if mine is not None}
+    return share(train, {node: mine for node, (mine, _) in held.items()}), share(valid, some) if some else None
+
+
 def share(partitions: int, placed: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
     """Return the partitions for a node that joins: those without a node, and the rarest up to its share."""
     held = {partition: sum(partition in mine for mine in placed.values()) for partition in range(partitions)}
