@@ -60,8 +60,8 @@ def lost_valid(schedule: Schedule, coming: Collection[Place]) -> list[int]:
         return []
     every, held = set(range(schedule.valid_partitions)), _valid_held(schedule, coming).values()
     if schedule.gathers:
-        lacking = [every - mine for mine in held] or [every]
-        return sorted(min(lacking, key=len))
+        fewest = min([every - mine for mine in held] or [every], key=len)
+        return sorted(fewest)
     return sorted(every.difference(*held))
 
 
