@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from hopfleet.controller.decisions.allocation import allocate_devices
 from hopfleet.controller.decisions.dispatch import Dispatcher, check_liveness
 from hopfleet.controller.decisions.rounds import close_round
 from hopfleet.controller.decisions.teams import regroup
@@ -34,6 +35,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.bounds import MOST_WORKERS
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config
+from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
@@ -67,6 +69,7 @@ class Controller:
         lookahead: bool = False,
         fail_fast: bool = False,
         scaling: Scaling | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.schedule.sticky = sticky
@@ -86,6 +89,9 @@ class Controller:
         self.scaling = scaling
         if scaling is not None:
             self.schedule.speed = scaling.speed
+        #: What is known about rates; with it, trials get numbers of devices in rounds.
+        self.fleet = fleet
+        self.schedule.allocated = fleet is not None
         self.unit_timeout: Timeout = unit_timeout
         self.dispatcher = Dispatcher(policy, random.Random(derive(seed, "policy")), fusion, lookahead)
 
@@ -225,7 +231,9 @@ class Controller:
             if not state.touched and not state.wanted:
                 break
         yield from place_partitions(state)
-        if self.scaling is not None:
+        if self.fleet is not None:
+            yield from allocate_devices(state, self.fleet)
+        elif self.scaling is not None:
             yield from regroup(state, self.scaling)
         self.schedule.more_to_come = search.streams and not state.dry and not state.over
         starts = list(self.dispatcher.dispatch(state))

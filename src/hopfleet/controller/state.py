@@ -215,6 +215,10 @@ class State:
         self.schedule.retire(message.worker)
 
     @_apply.register
+    def _(self, message: m.DevicesAllocated) -> None:
+        self.schedule.allocate(message.teams, message.devices, message.until)
+
+    @_apply.register
     def _(self, message: m.ReleaseWorker) -> None:
         self.schedule.release(message.worker)
 

@@ -47,6 +47,7 @@ from hopfleet.errors import UsageError
 from hopfleet.forecast.layouts import with_best_teams
 from hopfleet.forecast.simulator import Listed, Simulation, drive
 from hopfleet.monitor.history import History
+from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.nodes import NodeShop, Strategy, lower_bound
 from hopfleet.planner.partitions import place_partitions
@@ -211,6 +212,19 @@ class Scenario:
         """How fast teams are."""
         nodes = () if self.spanning or len(self.nodes) == 1 else tuple(node.devices for node in self.nodes)
         return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form, self.most, nodes)
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """What is known about rates, if teams can form and all devices are alike; None otherwise."""
+        alike = len({node.speed for node in self.nodes}) == 1 and not self.teams.nodes and not self.replicas
+        if not alike or not self.switches or self.sharded:
+            return None
+        speed = self.nodes[0].speed
+        tables = [
+            Rates(f"{rate:g} rows/s", tuple(rate * speed * each / self.scaling[0] for each in self.scaling))
+            for rate in self.rates
+        ]
+        return Fleet(self.teams, lambda trial: tables[trial.number], self.rows)
 
     @property
     def workers(self) -> list[SimulatedNode]:
@@ -392,6 +406,7 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         estimates=Estimates(scenario.partition_rows, cluster.expected),
         fusion=Fusion(lambda config: None, size=1) if scenario.fuse else None,
         scaling=teams if scenario.switches else None,
+        fleet=scenario.fleet if policy == "fleet" else None,
     )
     history = History(metric="train_loss", mode="min", partitions=scenario.partitions, name=f"scenario ({policy})")
     backend.start(None, workers)

@@ -255,6 +255,8 @@ class _Actual:
 class Listed(Search):
     """A number of trials without hyper-parameters."""
 
+    listens = False
+
     def __init__(self, trials: int, epochs: int) -> None:
         self._count, self.max_epochs = trials, epochs
         self.goal = Goal("train_loss", "min")

@@ -58,7 +58,7 @@ def _urgent(schedule: Schedule) -> Assignment | None:
     urgent = [schedule.ready[trial] for trial in schedule.urgent if trial in schedule.ready]
     for progress in sorted(urgent, key=lambda progress: -progress.level):
         for slot in sorted(schedule.idle.values(), key=lambda slot: slot.worker != progress.holder):
-            if schedule.options(progress, slot):
+            if schedule.suits(progress, slot) and schedule.options(progress, slot):
                 return _at(schedule, progress, slot)
     return None
 

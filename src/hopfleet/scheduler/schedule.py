@@ -87,6 +87,12 @@ class Schedule(VersionRecords):
         """Note which teams take the place of all workers."""
         self.spare, self.regrouping = max(0, self.regrouping - sum(shape.devices for shape in shapes)), 0
 
+    def allocate(self, teams: tuple[int, ...], devices: Mapping[str, int], until: Mapping[str, int]) -> None:
+        """Give trials numbers of devices until the end of some epochs, on teams of these sizes."""
+        self.allocations.teams = teams
+        for trial, count in devices.items():
+            self.allocations.grant(self.trials[trial], count, until[trial])
+
     def release(self, worker: str) -> None:
         """Note that a retired worker was told to go."""
         self.slots[worker].released = True

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.allocations import Allocations
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.progress import Progress, Save
 from hopfleet.scheduler.ready import Ready
@@ -42,6 +43,9 @@ class ScheduleView:
         self.regrouping = 0
         #: Devices that no team could use.
         self.spare = 0
+        #: The devices that trials were given, and whether trials train on no other number of devices.
+        self.allocations = Allocations()
+        self.allocated = False
         #: Counts units that ended, in whatever way.
         self.ends = 0
         #: Counts changes in which workers can read which partitions.
@@ -118,24 +122,39 @@ class ScheduleView:
         """Return the partitions that a trial may train on next at ``slot``; none if the model cannot get there."""
         return progress.owed_to(slot.partitions) if progress.loadable_by(slot.worker) else ()
 
+    def suits(self, progress: Progress, slot: Slot) -> bool:
+        """Whether a worker has the number of devices that a trial was given, if trials are given any."""
+        return not self.allocated or self.allocations.devices(progress) == slot.devices
+
     def longest(self, slot: Slot) -> Progress | None:
         """Return the ready trial with options at ``slot`` that has the most work left.
 
         Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
         """
+        if self.allocated:
+            return max(
+                self.able(slot), key=lambda each: (self.remaining(each), each.holder == slot.worker), default=None
+            )
         return self._ready.longest(slot.worker, self._mean_seconds)
 
     def longest_held(self, slot: Slot) -> Progress | None:
         """Return the same among the trials whose models the worker holds."""
+        if self.allocated:
+            held = [progress for progress in self.able(slot) if progress.holder == slot.worker]
+            return max(held, key=self.remaining, default=None)
         return self._ready.longest_held(slot.worker)
 
     def draw(self, slot: Slot, rng: random.Random) -> Progress | None:
         """Draw one of the ready trials with options at ``slot``, each with the same chance."""
+        if self.allocated:
+            able = self.able(slot)
+            return rng.choice(able) if able else None
         return self._ready.draw(slot.worker, rng)
 
     def able(self, slot: Slot) -> list[Progress]:
         """Return all ready trials with options at ``slot``, in arbitrary order."""
-        return self._ready.able(slot.worker)
+        found = self._ready.able(slot.worker)
+        return [progress for progress in found if self.suits(progress, slot)] if self.allocated else found
 
     def unevaluated(self, progress: Progress) -> Iterator[int]:
         """Yield the validation partitions that still need an evaluation.
@@ -172,8 +191,9 @@ class ScheduleView:
         return self.seconds / self.measured if self.measured else 1.0
 
     def remaining(self, progress: Progress) -> float:
-        """Return the expected time of all units that a trial still has to train."""
-        return self.unit_seconds(progress) * progress.units_left
+        """Return the expected time of all units that a trial still has to train, on the devices that it was given."""
+        units = self.allocations.units_left(progress) if self.allocated else progress.units_left
+        return self.unit_seconds(progress) * units
 
     def expected(self, progress: Progress, worker: str, partition: int) -> float:
         """Return the expected time of one unit of a trial on one worker."""

@@ -20,6 +20,7 @@ from hopfleet.domain.messages.commands import RunUnit as RunUnit
 from hopfleet.domain.messages.commands import SaveVersion as SaveVersion
 from hopfleet.domain.messages.commands import StopUnit as StopUnit
 from hopfleet.domain.messages.decisions import Decision as Decision
+from hopfleet.domain.messages.decisions import DevicesAllocated as DevicesAllocated
 from hopfleet.domain.messages.decisions import EpochEnded as EpochEnded
 from hopfleet.domain.messages.decisions import PartitionsMissing as PartitionsMissing
 from hopfleet.domain.messages.decisions import RequestAnswered as RequestAnswered

@@ -229,6 +229,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("RunHeld", d.RunHeld, _plain("held")),
     ("WorkerRetired", d.WorkerRetired, _plain("worker")),
     ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple), _tuple("valid"))),
+    ("DevicesAllocated", d.DevicesAllocated, (_coded("teams", list, tuple), *_plain("devices", "until"))),
     ("RunStalled", d.RunStalled, _plain("text", "overruled")),
     ("WishAnswered", d.RequestAnswered, _plain("number", "granted", "text")),
     ("RunUnit", c.RunUnit, (_unit(), *_RUN_UNIT)),

@@ -121,6 +121,18 @@ class WorkerRetired:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicesAllocated:
+    """Trials train on these numbers of devices until the end of these epochs, on teams of these sizes.
+
+    A trial that is not named keeps what it was given before.
+    """
+
+    teams: tuple[int, ...]
+    devices: Mapping[str, int] = field(default_factory=dict)
+    until: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsMissing:
     """No worker has these training partitions, and none can get them; trials that need them wait. Empty: none is
     missing any more."""
@@ -159,6 +171,7 @@ Decision = (
     | SearchExtended
     | RunHeld
     | WorkerRetired
+    | DevicesAllocated
     | PartitionsMissing
     | RunStalled
     | RequestAnswered

@@ -4,7 +4,8 @@ Rows that take long to prepare are prepared once on each machine and kept for a 
 soon after one another. An idle worker takes the oldest epoch, there the rows that another worker has prepared, and a
 group of trials whose measured times add up to the worker's share of the flotilla. Fast workers, such as teams of
 several devices, take larger groups. Groups are formed anew for each unit, so no trial waits for a round to end. A trial
-that would end last goes ahead of its flotilla.
+that would end last goes ahead of its flotilla. Trials that were given a number of devices train on workers with as many,
+and share these workers alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def fleet(schedule: Schedule, rng: random.Random) -> Assignment | None:
 
 def _group(schedule: Schedule, slot: Slot, able: Sequence[Progress]) -> Assignment:
     share = _share(schedule, slot)
-    late = _late(schedule, able, share)
+    late = _late(schedule, slot, able, share)
     epoch = min(progress.epoch for progress in able) if late is None else late.epoch
     here = [progress for progress in able if progress.epoch == epoch]
     partition = _rows(schedule, slot, epoch, here if late is None else [late])
@@ -58,16 +59,24 @@ def _fill(schedule: Schedule, trials: Sequence[Progress], room: float) -> Iterat
 def _share(schedule: Schedule, slot: Slot) -> float:
     """Return the seconds of a worker's share of one unit of every trial; workers share by their measured speeds."""
     slowness = schedule.estimates.slowness
-    speeds = sum(1 / slowness(worker) for worker in schedule.slots)
-    return sum(map(schedule.unit_seconds, schedule.trials.values())) / slowness(slot.worker) / speeds
+    slots, trials = _alike(schedule, slot)
+    return sum(map(schedule.unit_seconds, trials)) / slowness(slot.worker) / sum(1 / slowness(each) for each in slots)
 
 
-def _late(schedule: Schedule, able: Iterable[Progress], share: float) -> Progress | None:
+def _late(schedule: Schedule, slot: Slot, able: Iterable[Progress], share: float) -> Progress | None:
     """Return the trial that would end last if it waited for one more group; None if there is none."""
-    left = list(map(schedule.remaining, schedule.trials.values()))
+    slots, trials = _alike(schedule, slot)
+    left = list(map(schedule.remaining, trials))
     longest = max(able, key=lambda progress: (schedule.remaining(progress), -progress.trial.number))
-    end = max(sum(left) / len(schedule.slots), *left)
+    end = max(sum(left) / len(slots), *left)
     return longest if schedule.remaining(longest) + share > end else None
+
+
+def _alike(schedule: Schedule, slot: Slot) -> tuple[list[str], list[Progress]]:
+    """Return the workers that can take the same trials as one worker, and these trials, whether or not they run."""
+    trials = [progress for progress in schedule.trials.values() if schedule.suits(progress, slot)]
+    alike = not schedule.allocated
+    return [each.worker for each in schedule.slots.values() if alike or each.devices == slot.devices], trials
 
 
 def _rows(schedule: Schedule, slot: Slot, epoch: int, trials: Iterable[Progress]) -> int:
