@@ -41,6 +41,7 @@ BY_TYPE = {
     "tuple[int, ...] | None": st.none() | st.lists(st.integers(0), max_size=3).map(tuple),
     "tuple[TeamShape, ...]": st.lists(st.builds(TeamShape, text, st.integers(0)), max_size=3).map(tuple),
     "Mapping[str, RowSum]": st.dictionaries(text, st.builds(RowSum.of, finite, st.integers(0, 10**6)), max_size=3),
+    "Mapping[str, int]": st.dictionaries(text, st.integers(0), max_size=3),
     "Mapping[str, float]": st.dictionaries(text, finite, max_size=3),
     "Mapping[str, Any]": st.dictionaries(text, json_values, max_size=3),
     "Config": st.dictionaries(text, json_values, max_size=3),

@@ -20,7 +20,7 @@ from hopfleet.scheduler.invariants import validate, validate_history
 DIVISIONS = [(1,), (2,), (1, 1), (3,), (2, 1), (1, 1, 1), (4,), (3, 1), (2, 2), (2, 1, 1), (1, 1, 1, 1)]
 rates = st.lists(st.floats(50, 500), min_size=1, max_size=7)
 losses = st.lists(st.tuples(st.floats(0, 40), st.integers(1, 8), st.floats(0, 10)), max_size=3)
-policies = st.sampled_from(["auto", "longest-remaining", "match-reserve", "random"])
+policies = st.sampled_from(["auto", "longest-remaining", "match-reserve", "random", "fleet"])
 
 
 class Journal:

@@ -332,6 +332,7 @@ def test_every_message_is_applied_or_known_to_change_no_view() -> None:
         *(m.WorkerUnavailable, m.PartitionPlaced, m.PartitionUnavailable, m.SaveFailed),
         *(m.RequestMade, m.RequestAnswered),
         *(m.RecordLogged, m.TrialStopped, m.TrialPrioritised, m.SearchExtended, m.WorkerRetired),
+        m.DevicesAllocated,
         *(m.SaveVersion, m.CopyVersion, m.StopUnit, m.PlacePartition, m.AddWorkers, m.FormTeams, m.ReleaseWorker),
     }
     assert _HANDLERS.keys() == messages - ignored

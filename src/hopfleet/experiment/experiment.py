@@ -314,7 +314,8 @@ class Experiment(Signposted):
         )
         if chosen is None:
             return plan
-        return plan._replace(why=chosen.why, scaling=chosen.scaling, homes=chosen.homes, one_node=chosen.one_node)
+        plan = plan._replace(why=chosen.why, scaling=chosen.scaling, fleet=chosen.fleet)
+        return plan._replace(homes=chosen.homes, one_node=chosen.one_node)
 
     # ------------------------------------------------------------------------------------------------- running
 
@@ -399,6 +400,7 @@ class Experiment(Signposted):
             lookahead=self._looks_ahead(found),
             fail_fast=self.run_options.fail_fast,
             scaling=outline.scaling,
+            fleet=outline.fleet,
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:

@@ -59,6 +59,7 @@ def forecast_of(experiment: Experiment, backend: Backend, plan: WorkerPlan, data
         crowded=not spare,
         teams=plan.teams,
         scaling=plan.scaling,
+        fleet=plan.fleet,
     )
     return Forecast(backend, spec, outline, plan.why, configs)
 

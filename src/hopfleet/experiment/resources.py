@@ -20,6 +20,7 @@ from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import KFold, folded
 from hopfleet.monitor.wording import plural
+from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.teams import Scaling
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.files import make_folder
@@ -143,6 +144,8 @@ class WorkerPlan(NamedTuple):
     teams: tuple[TeamShape, ...] = (SINGLE,)
     #: How fast teams are, if idle devices may join as teams when trials run out.
     scaling: Scaling | None = None
+    #: What is known about the rates of trials, if trials get numbers of devices in rounds.
+    fleet: Fleet | None = None
     #: The node of each worker, and whether all members of a team are on one node; see ``WorkerSpec``.
     homes: tuple[str, ...] = ()
     one_node: bool = False

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from hopfleet.backends.base import Backend, Cluster, FormsTeams, Offer
 from hopfleet.domain import batching
 from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
+from hopfleet.errors import UsageError
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import Data
 from hopfleet.experiment.trial_runs import DRAWN, device_count, run_trials
+from hopfleet.forecast.fleet_choice import choose_fleet
 from hopfleet.forecast.team_choice import Nodes, Size, TeamChoice, choose_teams
 from hopfleet.forecast.trial_runs import TrialRun
 from hopfleet.search.base import MAX_LIVE
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 
 PAIR = TeamShape("ddp", 2)
 """The team to try; the rates of larger ones are extrapolated."""
+
+FLEET = "fleet"
+"""The policy that gives trials numbers of devices in rounds."""
+
+ALONE = "use parallelism='single', with which trials share prepared rows on one device each"
+"""What to do where that policy can form no teams."""
 
 SAVING = (TeamShape("fsdp", 2), TeamShape("spill", 1))
 """What to try where a model does not fit one device."""
@@ -38,11 +46,14 @@ def find_teams(
     if experiment.parallelism != (AUTO,):
         return None
     nodes = _nodes(experiment, backend)
+    in_rounds = experiment.run_options.policy == FLEET
     if blocker := _blocker(experiment, backend, nodes.total):
+        if in_rounds:
+            raise UsageError(f"policy={FLEET!r}, parallelism='auto': must form teams, but {blocker}; {ALONE}")
         return TeamChoice((SINGLE,), f"one device each: {blocker}")
     assert isinstance(backend, FormsTeams)
     made_by = _made_by(experiment, backend, nodes)
-    runs = _known(experiment, made_by) or _tried(experiment, data, nodes, tell)
+    runs = _known(experiment, made_by) or _tried(experiment, data, nodes, tell, every=in_rounds)
     if keep:
         experiment.folder.keep_trial_runs({**made_by, "runs": [run.as_json() for run in runs]})
     trials = min(MAX_LIVE, len(experiment.points) + experiment.search.trials)
@@ -50,7 +61,8 @@ def find_teams(
     rows, epochs = data.train.partition_rows, experiment.search.max_epochs
     batch = min([experiment.batch_size, *(batching.batch_size(config, experiment.batch_size) for config in configs)])
     extent = Size(configs, trials, epochs, sum(rows), len(rows), batch)
-    return choose_teams(runs, extent, nodes, _form_seconds(backend, runs))
+    seconds = _form_seconds(backend, runs)
+    return choose_fleet(runs, extent, nodes.total, seconds) if in_rounds else choose_teams(runs, extent, nodes, seconds)
 
 
 def _form_seconds(backend: FormsTeams, runs: Sequence[TrialRun]) -> float:
@@ -91,13 +103,20 @@ def _blocker(experiment: Experiment, backend: Backend, devices: int) -> str:
         return framework.fusion_blocker
     if experiment.run_options.deterministic:
         return "with deterministic=True, no timing may change how a trial trains"
+    if experiment.run_options.policy == FLEET and isinstance(backend, Cluster):
+        return f"on a cluster, rounds are only simulated; backend={backend.name!r} can form teams with policy='auto'"
     return "there is only one" if devices < 2 else ""
 
 
-def _tried(experiment: Experiment, data: Data, nodes: Nodes, tell: Callable[[str], None]) -> list[TrialRun]:
+def _tried(
+    experiment: Experiment, data: Data, nodes: Nodes, tell: Callable[[str], None], *, every: bool
+) -> list[TrialRun]:
     """Try one device of each sort of node, and a pair: of one node if one has two devices, and of two nodes if there
-    are several.
+    are several. With ``every``, try single configurations instead of classes, on one machine.
     """
+    if every:
+        with scratch_folder(experiment) as place:
+            return list(run_trials(experiment, place, [SINGLE, PAIR], tell, data, every=True))
     roomy = max(nodes.devices.values()) > 1
     first, *others = nodes.examples.items() if len(nodes.examples) > 1 else [("", "")]
     with scratch_folder(experiment) as place:

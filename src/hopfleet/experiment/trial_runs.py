@@ -12,7 +12,7 @@ from hopfleet.domain.placement import TeamShape
 from hopfleet.experiment.previewing import another_backend, scratch_data
 from hopfleet.experiment.resources import Data, plan_workers, worker_spec
 from hopfleet.forecast.forecast import one_worker
-from hopfleet.forecast.profiling import BATCHES, architectures, trial_for_probe
+from hopfleet.forecast.profiling import BATCHES, architectures, distinct, trial_for_probe
 from hopfleet.forecast.trial_runs import TrialRun
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, this_machine
@@ -42,15 +42,19 @@ def run_trials(
     *,
     apart: bool = False,
     on: tuple[str, str] = ("", ""),
+    every: bool = False,
 ) -> Iterator[TrialRun]:
     """Train a few mini-batches of each class of configurations with each strategy; keep nothing but the figures.
+
+    With ``every``, each of the first configurations counts as a class.
 
     ``data`` are those of the experiment, if they are open already. On a cluster, the members of a team are on one node
     if that has room, or ``apart``; ``on`` is the sort of the node and its name.
     """
     sort, node = on
     data = scratch_data(experiment, place) if data is None else data
-    configs = architectures(dict(enumerate([*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN])))
+    drawn = dict(enumerate([*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]))
+    configs = distinct(drawn) if every else architectures(drawn)
     options = experiment.worker_options
     for shape in shapes:
         tell(f"trying {shape}")

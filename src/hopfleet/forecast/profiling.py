@@ -128,6 +128,14 @@ def architectures(configs: Mapping[int, Config]) -> dict[int, Config]:
     return {number: configs[number] for number in list(found.values())[:ARCHITECTURES]}
 
 
+def distinct(configs: Mapping[int, Config]) -> dict[int, Config]:
+    """Return the first configurations that differ in anything, by number."""
+    found: dict[str, int] = {}
+    for number, config in configs.items():
+        found.setdefault(repr(config), number)
+    return {number: configs[number] for number in list(found.values())[:MOST]}
+
+
 def architecture(config: Config) -> Architecture:
     """Return what a configuration has beside numbers; equal for configurations of one architecture."""
     return tuple(_choices(config))

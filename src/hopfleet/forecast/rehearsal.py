@@ -21,6 +21,7 @@ from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.forecast.profiling import BATCHES, Probe, Profiles, profile_trials
 from hopfleet.monitor.history import History
+from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.teams import Scaling
 from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
@@ -75,6 +76,7 @@ class Outline:
     crowded: bool = False  #: whether no core is left to produce batches
     teams: Sequence[TeamShape] = (SINGLE,)  #: how the first workers train, in turn; the first one is profiled
     scaling: Scaling | None = None  #: how fast teams are, if idle devices may join as teams
+    fleet: Fleet | None = None  #: the rates of trials, if trials get numbers of devices in rounds
 
     @property
     def per_trial(self) -> int:
@@ -168,6 +170,7 @@ class Rehearsal:
             deterministic=outline.round_size > 0,
             fusion=outline.fusions.get(outline.fuse),
             scaling=outline.scaling,
+            fleet=outline.fleet,
         )
         self._driver = Driver(
             self._controller,
@@ -317,6 +320,7 @@ class _Known(Search):
     def __init__(self, outline: Outline) -> None:
         self._outline = outline
         self.max_epochs, self.goal = outline.epochs, outline.goal
+        self.listens = outline.round_size > 0
 
     @property
     def trials(self) -> int:

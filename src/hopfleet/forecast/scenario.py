@@ -397,7 +397,7 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         teams=[teams.shape(size) for node in scenario.nodes for size in node.sizes],
     )
     controller = Controller(
-        Listed(len(scenario.rates), scenario.epochs),
+        Listed(len(scenario.rates), scenario.epochs, listens=False),
         registry.find("policy", policy, POLICIES)(),
         partitions=scenario.partitions,
         valid_partitions=0,

@@ -255,10 +255,8 @@ class _Actual:
 class Listed(Search):
     """A number of trials without hyper-parameters."""
 
-    listens = False
-
-    def __init__(self, trials: int, epochs: int) -> None:
-        self._count, self.max_epochs = trials, epochs
+    def __init__(self, trials: int, epochs: int, *, listens: bool = True) -> None:
+        self._count, self.max_epochs, self.listens = trials, epochs, listens
         self.goal = Goal("train_loss", "min")
 
     @property

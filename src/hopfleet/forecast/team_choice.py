@@ -20,6 +20,7 @@ from hopfleet.forecast.profiling import architecture
 from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.forecast.trial_runs import CLEAR, TrialRun, growing
 from hopfleet.monitor.wording import describe, makespan, milliseconds, size
+from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.teams import Scaling, even_teams
 
@@ -75,6 +76,8 @@ class TeamChoice:
     homes: tuple[str, ...] = ()
     #: Whether all members of a team are on one node of a cluster.
     one_node: bool = False
+    #: What is known about the rates of trials, if trials get numbers of devices in rounds.
+    fleet: Fleet | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the trial runs, the dry runs and the choice, ready for JSON."""

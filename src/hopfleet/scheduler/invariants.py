@@ -95,7 +95,8 @@ def validate(schedule: Schedule) -> None:
         for unit in slot.told:
             mine = slot.readable(not unit.trains)
             _check(mine is None or unit.partition in mine, "completeness: a worker cannot read its partition", slot)
-        able = [progress for progress in schedule.ready.values() if schedule.options(progress, slot)]
+        ready = [progress for progress in schedule.ready.values() if schedule.suits(progress, slot)]
+        able = [progress for progress in ready if schedule.options(progress, slot)]
         told = [progress.trial.id for progress in schedule.able(slot)]
         _check(sorted(told) == sorted([progress.trial.id for progress in able]), "able is out of date", slot)
         most = max(map(remaining, able), default=None)

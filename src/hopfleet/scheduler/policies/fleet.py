@@ -4,8 +4,8 @@ Rows that take long to prepare are prepared once on each machine and kept for a 
 soon after one another. An idle worker takes the oldest epoch, there the rows that another worker has prepared, and a
 group of trials whose measured times add up to the worker's share of the flotilla. Fast workers, such as teams of
 several devices, take larger groups. Groups are formed anew for each unit, so no trial waits for a round to end. A trial
-that would end last goes ahead of its flotilla. Trials that were given a number of devices train on workers with as many,
-and share these workers alone.
+that would end last goes ahead of its flotilla. Trials that were given a number of devices train on workers with as
+many, and share these workers alone.
 """
 
 from __future__ import annotations
