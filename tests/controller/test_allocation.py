@@ -38,7 +38,9 @@ def fleet(*slowness: float) -> Fleet:
 class Desk:
     """A controller whose workers train at once, in any order, and form the teams that it asks for."""
 
-    def __init__(self, devices: int, search: Search, given: Fleet | None, policy: str = "fleet", **options: Any) -> None:
+    def __init__(
+        self, devices: int, search: Search, given: Fleet | None, policy: str = "fleet", **options: Any
+    ) -> None:
         search.setup({"x": uniform(0, 1)}, seed=0, goal=Goal("train_loss", "min"))
         self.controller = Controller(
             search, POLICIES[policy](), partitions=2, valid_partitions=0, fleet=given, fixed_order=True, **options

@@ -16,11 +16,13 @@ import hopfleet as hop
 from hopfleet.backends.local.backend import Local
 from hopfleet.domain.messages import DevicesAllocated, Event, RunStarted, UnitFinished
 from hopfleet.domain.placement import SINGLE, TeamShape
+from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
 from hopfleet.experiment import teams
 from hopfleet.forecast.trial_runs import TrialRun
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
+from hopfleet.search.stopping import StoppingRule
 from hopfleet.store.local import open_journal
 from tests.helpers.sample_tasks import DoubleNet
 
@@ -37,6 +39,13 @@ class Net(hop.TorchTask):
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
+class StopsQuick(StoppingRule):
+    """Stops all trials but the slow one after an epoch."""
+
+    def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> str:
+        return "" if trial.config["lr"] == SLOW else "enough"
 
 
 class Halts(Local):
@@ -116,16 +125,16 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[TeamShape]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_compiler")
 def test_a_killed_run_has_the_bits_of_one_that_was_not(made_up: list[TeamShape]) -> None:
-    calm = experiment("calm").fit(quiet=True)
+    calm = experiment("calm", stop=[StopsQuick()]).fit(quiet=True)
     assert made_up == [SINGLE, TeamShape("ddp", 2)]
     found = sizes(calm)
-    assert [found[QUICK, version] for version in (1, 8)] == [1, 1]
-    assert found[SLOW, 1] == 2, "more devices than trials"
+    assert [found[SLOW, version] for version in range(1, 9)] == [2, 2, 3, 3, 3, 3, 3, 3], "all after one was stopped"
+    assert [found[QUICK, version] for version in (1, 2)] == [1, 1]
     assert verify(calm.folder).ok
     assert {trial.verdict for trial in replay(calm).trials} == {"equal"}, "as when trained alone, on as many devices"
     with pytest.raises(KeyboardInterrupt):
-        experiment("killed", backend=Halts(5)).fit(quiet=True)
-    again = experiment("killed").fit(quiet=True)
+        experiment("killed", stop=[StopsQuick()], backend=Halts(5)).fit(quiet=True)
+    again = experiment("killed", stop=[StopsQuick()]).fit(quiet=True)
     assert sum(isinstance(message, RunStarted) for message in messages(again)) == 2
     assert sizes(again) == found
     assert digests(again) == digests(calm)
@@ -135,12 +144,12 @@ def test_a_killed_run_has_the_bits_of_one_that_was_not(made_up: list[TeamShape])
 @pytest.mark.slow
 @pytest.mark.usefixtures("made_up", "warm_compiler")
 def test_fewer_devices_than_trials_and_then_more() -> None:
-    """Two trials are stopped after their first epoch, and the devices go to the third."""
-    stop = [hop.Patience(1, min_delta=1e9)]
-    results = experiment("few", (SLOW, QUICK, 0.03), epochs=3, workers=2, stop=stop).fit(quiet=True)
+    rates = (SLOW, QUICK, 0.03)
+    results = experiment("few", rates, epochs=3, workers=2, stop=[StopsQuick()]).fit(quiet=True)
     found = sizes(results)
-    assert {found[lr, 1] for lr in (SLOW, QUICK, 0.03)} == {1}
-    assert sum(isinstance(message, DevicesAllocated) for message in messages(results)) > 1
+    assert {found[lr, 1] for lr in rates} == {1}
+    assert [found[SLOW, version] for version in (1, 3, 6)] == [1, 2, 2]
+    assert [message.teams for message in messages(results) if isinstance(message, DevicesAllocated)][0] == (1, 1)
     assert verify(results.folder).ok
     assert {trial.verdict for trial in replay(results).trials} == {"equal"}
 
