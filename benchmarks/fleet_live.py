@@ -4,12 +4,14 @@ Rows take twice as long to prepare as the cheapest network takes to train on the
 
 The baseline is one network per worker, each with its own preparation. FLEET shares the preparation; the policy
 ``fleet`` does, and so do trials that train together under the default policy. Rounds alternate, so other load on the
-machine meets all alike.
+machine meets all alike. On CPUs, two more networks of unequal cost train on three workers, which may form teams: by
+FLEET's rounds, and by the default policy.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +38,9 @@ CONTENDERS = {
 }
 """Policy, fusion, and whether each trial prepares its own batches."""
 
+FEW, DEVICES = (2, 8), 3
+"""Layers of the networks that may train on teams, and the number of processes for them."""
+
 
 def measure(quick: bool = False) -> list[Row]:
     rows, epochs, repeats = (2_048, 1, 1) if quick else (8_192, 3, 3)
@@ -49,6 +54,7 @@ def measure(quick: bool = False) -> list[Row]:
             for name, (policy, fuse, alone) in CONTENDERS.items():
                 where = folder / f"{name} {turn}"
                 taken[name].append(_seconds(Augmented(rounds, alone=alone), data, where, policy, fuse, epochs))
+        teams = list(_with_teams(Augmented(rounds, alone=False), data, folder, epochs, repeats))
     seconds = {name: median(times) for name, times in taken.items()}
     gains = {name: seconds["alone"] / each for name, each in seconds.items()}
     return [
@@ -68,18 +74,45 @@ def measure(quick: bool = False) -> list[Row]:
             f"{seconds['shared']:.2f} s: one network per worker, batches shared ({gains['shared']:.2f})",
             gains["auto"],
         ),
+        *teams,
     ]
 
 
-def _seconds(task: Augmented, data: Dataset, folder: Path, policy: str, fuse: str, epochs: int) -> float:
+def _with_teams(task: Augmented, data: Dataset, folder: Path, epochs: int, repeats: int) -> Iterator[Row]:
+    """Yield how fast FLEET's rounds are by the default policy, if both may form teams; nothing on a GPU."""
+    if DEVICE != "cpu":
+        return
+    taken: dict[str, list[float]] = {"fleet": [], "auto": []}
+    for turn in range(repeats):
+        for policy, times in taken.items():
+            few = {"layers": FEW, "workers": DEVICES, "parallelism": "auto"}
+            times.append(_seconds(task, data, folder / f"teams {policy} {turn}", policy, "exact", epochs, **few))
+    fleet, auto = (median(times) for times in taken.values())
+    what = f"{len(FEW)} networks, {epochs} epochs, {DEVICES} processes that may form teams: policy fleet"
+    yield Row("fleet_live", what, f"{fleet:.2f} s", f"{auto:.2f} s: policy auto", auto / fleet)
+
+
+def _seconds(
+    task: Augmented,
+    data: Dataset,
+    folder: Path,
+    policy: str,
+    fuse: str,
+    epochs: int,
+    *,
+    layers: Sequence[int] = LAYERS,
+    workers: int = WORKERS,
+    parallelism: str = "single",
+) -> float:
     """Return the seconds from the first unit's start to the last one's end."""
     experiment = hop.Experiment(
         task,
         train=data,
-        space={"layers": hop.grid_search(list(LAYERS))},
-        search=hop.Random(trials=len(LAYERS), max_epochs=epochs),
+        space={"layers": hop.grid_search(list(layers))},
+        search=hop.Random(trials=len(layers), max_epochs=epochs),
         metric="train_loss",
-        workers=WORKERS,
+        workers=workers,
+        parallelism=parallelism,
         batch_size=BATCH,
         run_options=hop.RunOptions(folder=folder, policy=policy),
         worker_options=hop.WorkerOptions(device=DEVICE, fuse=fuse, transform_workers=0),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hopfleet.controller.controller import Controller
+from hopfleet.controller.decisions.allocation import _fitting
 from hopfleet.domain import messages as m
 from hopfleet.domain.placement import Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
@@ -48,6 +49,8 @@ class Desk:
         self.log: list[m.Message] = []
         self.names = 0
         self.clock = 0.0
+        #: Whether workers that were told to go stay for now.
+        self.holds = False
         if devices:
             self.start(devices)
 
@@ -71,7 +74,7 @@ class Desk:
         for message in follow:
             if isinstance(message, m.SaveVersion):
                 self.tell(m.VersionSaved(message.ref, message.durable, "", 0))
-            elif isinstance(message, m.ReleaseWorker):
+            elif isinstance(message, m.ReleaseWorker) and not self.holds:
                 self.tell(m.WorkerLost(message.worker, m.RELEASED))
             elif isinstance(message, m.FormTeams):
                 self.join(message.shapes)
@@ -139,7 +142,7 @@ def test_devices_of_a_trial_that_ends_go_to_the_others() -> None:
     assert sorted(desk.visits().values()).count(3) > 0
 
 
-@pytest.mark.parametrize("killed", range(0, 24))
+@pytest.mark.parametrize("killed", range(24))
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_killed_run_trains_each_epoch_on_as_many_devices(killed: int, lost: bool) -> None:
     calm = Desk(3, Random(2, 6), fleet(6.0, 4.0))
@@ -150,21 +153,22 @@ def test_a_killed_run_trains_each_epoch_on_as_many_devices(killed: int, lost: bo
     again.controller.restore(desk.log)
     again.log, again.names, again.clock = desk.log, desk.names, desk.clock
     again.start(3)
-    if lost:  # the newest files are damaged, and epochs of an earlier round run again
-        for progress in list(again.schedule.trials.values()):
-            for version, saved in list(progress.saved.items()):
-                again.tell(m.VersionLost(VersionRef(progress.trial.id, version, saved.attempt), "damaged"))
+    if lost:  # the file is damaged, and epochs of an earlier round run again
+        for slot in list(again.schedule.slots.values()):
+            progress = again.schedule.trials[slot.unit.trial] if slot.unit is not None else None
+            if progress is not None and progress.version:
+                ref = VersionRef(progress.trial.id, progress.version, progress.saved[progress.version].attempt)
+                again.tell(m.VersionLost(ref, "damaged", slot.worker, slot.attempt))
     again.run(seed=killed)
     assert again.done()
     assert again.visits() == calm.visits()
 
 
 def test_trials_that_are_added_as_others_end_have_one_device() -> None:
-    desk = Desk(2, TPE(4, 1), fleet())
+    desk = Desk(2, TPE(8, 1), fleet())
     desk.run()
     assert desk.done()
-    assert set(desk.visits().values()) <= {1, 2}
-    assert [desk.visits()["t0001", version] for version in (1, 2)] == [1, 1]
+    assert {desk.visits()[f"t000{number}", 1] for number in range(1, 5)} == {1}
 
 
 def test_fewer_devices_than_before_are_allocated_anew() -> None:
@@ -187,9 +191,15 @@ def test_a_lost_device_is_not_waited_for() -> None:
 
 
 def test_workers_that_join_while_others_leave_retire_too() -> None:
-    desk = Desk(2, Random(1, 2), fleet(), lookahead=False)
-    assert desk.formed() == [(2,)]
+    desk = Desk(0, Random(1, 2), fleet())
+    desk.holds = True
+    desk.start(2)
     desk.join([TeamShape()])
+    assert all(slot.retired for slot in desk.schedule.slots.values()) and len(desk.schedule.slots) == 3
+    desk.holds = False
+    for worker in list(desk.schedule.slots):
+        desk.tell(m.WorkerLost(worker, m.RELEASED))
+    assert desk.formed() == [(2,)] and desk.schedule.devices == 3
     desk.run()
     assert desk.done()
 
@@ -211,3 +221,8 @@ def test_every_policy_keeps_to_the_devices_that_were_given(policy: str) -> None:
     desk.run()
     assert desk.done()
     assert {count for (trial, _), count in desk.visits().items() if trial == "t0001"} >= {2}
+
+
+def test_teams_for_lost_versions_fit_on_the_devices() -> None:
+    assert _fitting({3, 2, 1}, 4) == (3, 1)
+    assert _fitting({3}, 2) == ()

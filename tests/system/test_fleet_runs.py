@@ -149,7 +149,7 @@ def test_fewer_devices_than_trials_and_then_more() -> None:
     found = sizes(results)
     assert {found[lr, 1] for lr in rates} == {1}
     assert [found[SLOW, version] for version in (1, 3, 6)] == [1, 2, 2]
-    assert [message.teams for message in messages(results) if isinstance(message, DevicesAllocated)][0] == (1, 1)
+    assert next(message.teams for message in messages(results) if isinstance(message, DevicesAllocated)) == (1, 1)
     assert verify(results.folder).ok
     assert {trial.verdict for trial in replay(results).trials} == {"equal"}
 

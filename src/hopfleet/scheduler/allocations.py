@@ -16,7 +16,7 @@ class Grant(NamedTuple):
 
 
 class Allocations:
-    """Which epoch of which trial trains on how many devices, and the teams that were to be formed last.
+    """The number of devices for each epoch of a trial, and the teams of the last allocation.
 
     An epoch that runs again, because its version was lost, trains on as many devices as before.
     """

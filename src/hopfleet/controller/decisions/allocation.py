@@ -47,8 +47,7 @@ def _given(state: State, progress: Progress) -> int:
 
 def _allocate(state: State, fleet: Fleet, devices: int) -> Iterator[m.Message]:
     teams, singles = state.schedule.allocations.teams, (1,) * devices
-    adds = _adds(state)
-    if adds and max(teams, default=1) == 1:
+    if max(teams, default=1) == 1 and _adds(state):
         yield from _give(state, Allocation(singles, *_one_device_each(_without(state))))
         return
     live = state.schedule.trials.values()
@@ -62,9 +61,7 @@ def _allocate(state: State, fleet: Fleet, devices: int) -> Iterator[m.Message]:
             yield state.decide(m.DevicesAllocated(again))
             return
     free = [progress for progress in live if progress.outcome is None and state.schedule.may_train(progress)]
-    if adds:
-        yield from _give(state, Allocation(singles, *_one_device_each(free)))
-    elif free:
+    if free:
         work = Work(
             {progress.trial.id: _epochs_left(progress) for progress in free},
             {progress.trial.id: fleet.epoch_seconds(progress.trial, devices) for progress in free},
@@ -98,7 +95,7 @@ def _epochs_left(progress: Progress) -> int:
 
 
 def _fitting(sizes: set[int], devices: int) -> tuple[int, ...]:
-    """Return teams of these sizes, as many as there are devices for, largest first."""
+    """Return the teams of these sizes that fit on some devices together, largest first."""
     teams: list[int] = []
     for size in sorted(sizes, reverse=True):
         if sum(teams) + size <= devices:
