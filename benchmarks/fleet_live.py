@@ -10,6 +10,7 @@ FLEET's rounds, and by the default policy.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from benchmarks.row import Row
 from benchmarks.runs import scratch
 from benchmarks.tasks import Augmented
 from hopfleet.data import Dataset
+from hopfleet.domain.messages import WorkerJoined
+from hopfleet.store.local import open_journal
 
 LAYERS = (1, 1, 2, 2, 3, 4, 6, 8)
 BATCH, PARTITIONS = 128, 4
@@ -104,7 +107,7 @@ def _seconds(
     workers: int = WORKERS,
     parallelism: str = "single",
 ) -> float:
-    """Return the seconds from the first unit's start to the last one's end."""
+    """Return the seconds from the first unit's start, or if teams may form, the first worker's, to the last end."""
     experiment = hop.Experiment(
         task,
         train=data,
@@ -117,8 +120,16 @@ def _seconds(
         run_options=hop.RunOptions(folder=folder, policy=policy),
         worker_options=hop.WorkerOptions(device=DEVICE, fuse=fuse, transform_workers=0),
     )
-    spans = experiment.fit(quiet=True).history.spans
-    return max(span.ended for span in spans) - min(span.started for span in spans)
+    results = experiment.fit(quiet=True)
+    spans = results.history.spans
+    began = min(span.started for span in spans) if parallelism == "single" else _first_worker(results)
+    return max(span.ended for span in spans) - began
+
+
+def _first_worker(results: hop.Results) -> float:
+    """Return when the first worker joined."""
+    with contextlib.closing(open_journal(results.folder)) as journal:
+        return next(when for _, when, message in journal.read() if isinstance(message, WorkerJoined))
 
 
 def _rounds() -> int:
