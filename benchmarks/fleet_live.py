@@ -88,7 +88,7 @@ def _with_teams(task: Augmented, data: Dataset, folder: Path, epochs: int, repea
     taken: dict[str, list[float]] = {"fleet": [], "auto": []}
     for turn in range(repeats):
         for policy, times in taken.items():
-            few = {"layers": FEW, "workers": DEVICES, "parallelism": "auto"}
+            few: dict[str, Any] = {"layers": FEW, "workers": DEVICES, "parallelism": "auto"}
             times.append(_seconds(task, data, folder / f"teams {policy} {turn}", policy, "exact", epochs, **few))
     fleet, auto = (median(times) for times in taken.values())
     what = f"{len(FEW)} networks, {epochs} epochs, {DEVICES} processes that may form teams: policy fleet"
