@@ -155,7 +155,7 @@ def test_the_newest_saves_of_a_worker():
     assert [(progress.trial.id, found) for progress, found in saved_by("w1")] == [
         ("t1", Save(1, True, "w1")), ("t2", Save(1, True, "w1"))
     ]  # fmt: skip
-    desk.schedule.delay(VersionRef("t1", 1, 1), "w1", on_node=False)
+    desk.schedule.delay(VersionRef("t1", 1, 1), on_node=False)
     assert names(progress for progress, _ in saved_by("w1")) == ["t2"]
     assert names(progress for progress, _ in saved_by("w2")) == ["t1", "t3"]
 
