@@ -323,15 +323,11 @@ class State:
     # ---------------------------------------------------------------------------------------------- versions
 
     @_apply.register
-    def _(self, message: m.SaveVersion) -> None:
-        save = Save(message.ref.version, message.durable, message.worker, message.waits)
-        self._begin_save(message.ref, save, message.replaces)
-
-    @_apply.register
-    def _(self, message: m.CopyVersion) -> None:
-        self._begin_save(message.ref, Save(message.ref.version, durable=True, worker=None))
-
-    def _begin_save(self, ref: VersionRef, save: Save, replaces: Sequence[int] = ()) -> None:
+    def _(self, message: m.SaveVersion | m.CopyVersion) -> None:
+        ref, replaces = message.ref, tuple[int, ...]()
+        save = Save(ref.version, durable=True, worker=None)
+        if isinstance(message, m.SaveVersion):
+            save, replaces = Save(ref.version, message.durable, message.worker, message.waits), message.replaces
         assert ref.attempt is not None
         self._count(ref.attempt)
         self.schedule.save(ref.trial, ref.attempt, save, replaces)
