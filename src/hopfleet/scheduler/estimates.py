@@ -10,7 +10,7 @@ trust the estimates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 Prior = Callable[[int, str, int], float]
 """Returns the expected seconds of (trial number, worker, partition) before any measurement."""
@@ -26,6 +26,8 @@ class Estimates:
         mean = sum(rows) / len(rows)
         self._size = [count / mean for count in rows]
         self._prior = prior
+        #: The prior mean times of a trial's units, by number and worker, as far as they were asked for.
+        self._means: dict[int, dict[str, float]] = {}
         self._trials = _Effects()
         self._workers = _Effects()
         #: The sum of squares of log(measured / expected), and their number.
@@ -48,6 +50,32 @@ class Estimates:
         if self._prior is None:
             return None
         return sum(self._prior(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
+
+    def table(self, trials: Iterable[tuple[str, int]], workers: Sequence[str]) -> list[list[float]]:
+        """Return the expected mean seconds of a unit, by trial (its name and number) and worker."""
+        noise = self._variance
+        slowness = [math.exp(self._workers.of(worker, noise)) for worker in workers]
+        rows = []
+        for trial, number in trials:
+            cost = math.exp(self._trials.of(trial, noise))
+            base = self._priors(number, workers)
+            rows.append([cost * mean * slow for mean, slow in zip(base, slowness, strict=True)])
+        return rows
+
+    def _priors(self, number: int, workers: Sequence[str]) -> list[float]:
+        """Return the prior mean times of a trial's units; each is asked for once."""
+        if self._prior is None:
+            return [1.0] * len(workers)
+        means = self._means.setdefault(number, {})
+        for worker in workers:
+            if worker not in means:
+                means[worker] = self.beforehand(number, worker) or 0.0
+        return [means[worker] for worker in workers]
+
+    def slowness_to(self, worker: str, other: str, number: int) -> float:
+        """Return how many times longer a unit of a trial should take on a worker than on another one."""
+        one, two = self._priors(number, (worker, other))
+        return one / two * math.exp(self._workers.of(worker, self._variance) - self._workers.of(other, self._variance))
 
     def size(self, partition: int) -> float:
         """Return the number of rows of a partition divided by the mean."""

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
@@ -17,6 +18,7 @@ from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.progress import Progress, Save
 from hopfleet.scheduler.ready import Ready
 from hopfleet.scheduler.slots import Slot
+from hopfleet.scheduler.speeds import SAMPLE, Classes, classes
 
 
 class ScheduleView:
@@ -74,6 +76,8 @@ class ScheduleView:
         #: Training units that all live trials still owe to each partition.
         self.owed: list[int] = [0] * partitions
         self._replicas: list[int] = [0] * partitions
+        #: The classes of workers, and the basis that they were found on.
+        self._classes: tuple[object, Classes] = (None, ())
         #: Bytes of the largest saved model; 0 before the first.
         self.model_bytes = 0
         #: Measured time of all units that finished, and their number.
@@ -207,6 +211,17 @@ class ScheduleView:
     def replicas(self, partition: int) -> int:
         """Count the workers in use that can read a training partition."""
         return self._replicas[partition]
+
+    @property
+    def classes(self) -> Classes:
+        """The workers in use by speed, the fastest first; one class if all are about equally fast."""
+        sample = tuple(islice(self.trials, SAMPLE))
+        basis = self.layouts, self.measured, sample
+        if basis != self._classes[0]:
+            workers = [slot.worker for slot in self.slots.values() if not slot.retired]
+            numbers = [self.trials[trial].trial.number for trial in sample]
+            self._classes = basis, classes(self.estimates, workers, numbers)
+        return self._classes[1]
 
     def keeps(self, slot: Slot) -> bool:
         """Whether a trial may go on where it is now."""

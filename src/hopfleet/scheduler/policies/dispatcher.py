@@ -1,8 +1,8 @@
 """The base of policies that dispatch by shop state: when to choose, when to wait, and when to use another policy.
 
 The difficulty of dispatching depends on which worker can read which partition. If all workers read all partitions, no
-trial ever waits for a particular worker, and longest-remaining is the right policy. With replicas, the assignment of
-units to workers comes first (``balanced``). Only where every partition has a single worker is the problem an open shop,
+trial ever waits for a particular worker, and longest-remaining is the right policy, unless some workers are faster
+(``unequal``). With replicas, the assignment of units to workers comes first (``balanced``). Only where every partition has a single worker is the problem an open shop,
 and there the dispatch rules and plans of these policies choose.
 """
 
@@ -16,6 +16,7 @@ from hopfleet.planner.balance import installed
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
+from hopfleet.scheduler.policies.unequal import Unequal
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
 from hopfleet.scheduler.shop_view import Layout, ShopView, layout
@@ -28,6 +29,7 @@ class Dispatcher(ABC):
     def __init__(self) -> None:
         self._shop_view = ShopView()
         self._replicated: Policy = Balanced()
+        self._unequal = Unequal()
         self._can_balance = installed()
         self._layouts = -1
         self._layout = Layout.EVERYWHERE
@@ -37,6 +39,8 @@ class Dispatcher(ABC):
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         found = self._find_layout(schedule)
+        if found is Layout.EVERYWHERE and len(schedule.classes) > 1:
+            return self._unequal(schedule, rng)
         if found is Layout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
         if found is Layout.REPLICATED:

@@ -26,11 +26,16 @@ def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | No
 
 
 def by_load(schedule: Schedule) -> list[Slot]:
-    """Return the idle workers, the one with the largest load first; of those that read all rows, the largest team."""
+    """Return the idle workers, the one with the largest load first; of those that read all rows, the fastest."""
     slots = list(schedule.idle.values())
     if len(slots) > 1:
-        pinned = any(slot.partitions is not None for slot in slots)
-        slots.sort(key=schedule.load if pinned else _devices, reverse=True)
+        if any(slot.partitions is not None for slot in slots):
+            slots.sort(key=schedule.load, reverse=True)
+        elif len(schedule.classes) > 1:
+            fastest = [worker for members in schedule.classes for worker in members]
+            slots.sort(key=lambda slot: fastest.index(slot.worker))
+        else:
+            slots.sort(key=_devices, reverse=True)
     return slots
 
 
