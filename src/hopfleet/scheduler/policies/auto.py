@@ -82,7 +82,9 @@ class Auto(Dispatcher):
         self._known = False
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
-        return nearly_done(schedule, rng) if schedule.more_to_come else super().__call__(schedule, rng)
+        if schedule.more_to_come and not self._is_unequal(schedule):
+            return nearly_done(schedule, rng)
+        return super().__call__(schedule, rng)
 
     def _too_many(self, schedule: Schedule) -> bool:
         return len(schedule.ready) > MANY * len(schedule.slots)

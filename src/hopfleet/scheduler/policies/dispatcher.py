@@ -39,7 +39,7 @@ class Dispatcher(ABC):
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         found = self._find_layout(schedule)
-        if found is Layout.EVERYWHERE and len(schedule.classes) > 1:
+        if self._is_unequal(schedule):
             return self._unequal(schedule, rng)
         if found is Layout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
@@ -47,6 +47,10 @@ class Dispatcher(ABC):
             # Balancing needs SciPy, which the base install leaves out.
             return self._replicated(schedule, rng) if self._can_balance else longest_remaining(schedule, rng)
         return self._in_shop(schedule, rng)
+
+    def _is_unequal(self, schedule: Schedule) -> bool:
+        """Whether all workers read all partitions, and some workers are faster than others."""
+        return self._find_layout(schedule) is Layout.EVERYWHERE and len(schedule.classes) > 1
 
     def _find_layout(self, schedule: Schedule) -> Layout:
         if schedule.layouts != self._layouts:
