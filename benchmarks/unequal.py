@@ -108,7 +108,9 @@ Work = dict[tuple[int, int], float]
 """Seconds on a device of speed 1, by trial and epoch."""
 
 
-def run(each: Cluster, *, informed: bool = True, policy: str = "auto", slowed: Slowed = lambda worker, now: 1.0) -> Outcome:
+def run(
+    each: Cluster, *, informed: bool = True, policy: str = "auto", slowed: Slowed = lambda worker, now: 1.0
+) -> Outcome:
     """Run a search to its end in virtual time; ``slowed`` multiplies the times of units that start on a worker."""
     speed = {f"w{number}": speed for number, speed in enumerate(each.speeds, 1)}
     search = SEARCHES[each.search](each.trials, each.epochs)
@@ -209,7 +211,9 @@ def _rows(outcomes: list[tuple[Cluster, Outcome]], known: str, *, bar: bool) -> 
             continue
         ratios = [outcome.ratio for outcome in some]
         hindsight = mean(outcome.makespan / outcome.hindsight for outcome in some)
-        stay = [outcome.without_hops / outcome.hindsight for each, outcome in outcomes if each.search in ("random", "grid")]
+        stay = [
+            outcome.without_hops / outcome.hindsight for each, outcome in outcomes if each.search in ("random", "grid")
+        ]
         whole = len(kinds) > 1
         what = f"{len(some)} clusters, {known}: {'all searches' if whole else kinds[0]}"
         rows.append(
@@ -217,7 +221,9 @@ def _rows(outcomes: list[tuple[Cluster, Outcome]], known: str, *, bar: bool) -> 
                 "unequal",
                 what,
                 f"mean {mean(ratios):.4f}, max {max(ratios):.4f}",
-                f"no hops: mean {mean(stay):.4f}, max {max(stay):.4f}" if whole and stay else f"hindsight: mean {hindsight:.4f}",
+                f"no hops: mean {mean(stay):.4f}, max {max(stay):.4f}"
+                if whole and stay
+                else f"hindsight: mean {hindsight:.4f}",
                 bar="mean ≤ 1.03, max ≤ 1.10" if bar and whole else "",
                 ok=(mean(ratios) <= 1.03 and max(ratios) <= 1.1) if bar and whole else None,
             )
@@ -227,6 +233,7 @@ def _rows(outcomes: list[tuple[Cluster, Outcome]], known: str, *, bar: bool) -> 
 
 if __name__ == "__main__":
     import time
+
     lo, hi = map(int, sys.argv[1].split(":"))
     outs = []
     for seed in range(lo, hi):
@@ -235,5 +242,18 @@ if __name__ == "__main__":
         out = run(each, informed=sys.argv[2] == "expected")
         t1 = time.process_time() - t0
         outs.append((each, out))
-        if out.ratio > 1.05: print(seed, each.search, len(each.speeds), each.trials, each.partitions, each.epochs, round(out.ratio, 3), sum(out.units.values()), round(t1, 2), flush=True)
-    for r in _rows(outs, sys.argv[2], bar=True): print(r)
+        if out.ratio > 1.05:
+            print(
+                seed,
+                each.search,
+                len(each.speeds),
+                each.trials,
+                each.partitions,
+                each.epochs,
+                round(out.ratio, 3),
+                sum(out.units.values()),
+                round(t1, 2),
+                flush=True,
+            )
+    for r in _rows(outs, sys.argv[2], bar=True):
+        print(r)

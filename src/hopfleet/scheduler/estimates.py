@@ -10,7 +10,10 @@ trust the estimates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from hopfleet.scheduler.speeds import Classes, Speeds, classes
 
 Prior = Callable[[int, str, int], float]
 """Returns the expected seconds of (trial number, worker, partition) before any measurement."""
@@ -28,6 +31,8 @@ class Estimates:
         self._prior = prior
         #: The prior mean times of a trial's units, by number and worker, as far as they were asked for.
         self._means: dict[int, dict[str, float]] = {}
+        #: Robust estimates of how fast workers are, for workers that can take each other's units.
+        self.speeds = Speeds(costs_known=prior is not None)
         self._trials = _Effects()
         self._workers = _Effects()
         #: The sum of squares of log(measured / expected), and their number.
@@ -51,13 +56,14 @@ class Estimates:
             return None
         return sum(self._prior(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
 
-    def table(self, trials: Iterable[tuple[str, int]], workers: Sequence[str]) -> list[list[float]]:
+    def table(self, trials: Sequence[tuple[str, int]], workers: Sequence[str]) -> list[list[float]]:
         """Return the expected mean seconds of a unit, by trial (its name and number) and worker."""
-        noise = self._variance
-        slowness = [math.exp(self._workers.of(worker, noise)) for worker in workers]
+        costs = [self.speeds.cost(trial) for trial, _ in trials]
+        usual = median([cost for cost in costs if cost is not None] or [0.0])
+        slowness = [math.exp(self.speeds.slowness(worker)) for worker in workers]
         rows = []
-        for trial, number in trials:
-            cost = math.exp(self._trials.of(trial, noise))
+        for (_, number), known in zip(trials, costs, strict=True):
+            cost = math.exp(usual if known is None else known)
             base = self._priors(number, workers)
             rows.append([cost * mean * slow for mean, slow in zip(base, slowness, strict=True)])
         return rows
@@ -72,10 +78,13 @@ class Estimates:
                 means[worker] = self.beforehand(number, worker) or 0.0
         return [means[worker] for worker in workers]
 
-    def slowness_to(self, worker: str, other: str, number: int) -> float:
-        """Return how many times longer a unit of a trial should take on a worker than on another one."""
-        one, two = self._priors(number, (worker, other))
-        return one / two * math.exp(self._workers.of(worker, self._variance) - self._workers.of(other, self._variance))
+    def classes(self, workers: Sequence[str], trials: Sequence[int]) -> Classes:
+        """Divide workers into classes by speed; ``trials`` are the numbers of some trials."""
+        speeds = [math.exp(self.speeds.slowness(worker)) for worker in workers]
+        if self._prior is not None and workers and trials:
+            rows = [self._priors(number, workers) for number in trials]
+            speeds = [median(row[n] / row[0] for row in rows) * speed for n, speed in enumerate(speeds)]
+        return classes(workers, speeds, self.speeds.noise)
 
     def size(self, partition: int) -> float:
         """Return the number of rows of a partition divided by the mean."""
@@ -89,6 +98,7 @@ class Estimates:
         """Learn from a unit that took ``seconds``."""
         known = trial in self._trials
         residual = math.log(max(seconds, 1e-6) / self._base(number, worker, partition))
+        self.speeds.measured(trial, worker, residual)
         by_trial, by_worker = self._trials.of(trial, self._variance), self._workers.of(worker, self._variance)
         if known or self._prior is not None:
             total, count = self._squares
@@ -103,6 +113,7 @@ class Estimates:
     def forget(self, trial: str) -> None:
         """Discard the effect of an ended trial; worker effects and noise are kept."""
         self._trials.forget(trial)
+        self.speeds.forget(trial)
 
     @property
     def noise(self) -> float:

@@ -18,7 +18,7 @@ from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.progress import Progress, Save
 from hopfleet.scheduler.ready import Ready
 from hopfleet.scheduler.slots import Slot
-from hopfleet.scheduler.speeds import SAMPLE, Classes, classes
+from hopfleet.scheduler.speeds import SAMPLE, Classes
 
 
 class ScheduleView:
@@ -220,7 +220,7 @@ class ScheduleView:
         if basis != self._classes[0]:
             workers = [slot.worker for slot in self.slots.values() if not slot.retired]
             numbers = [self.trials[trial].trial.number for trial in sample]
-            self._classes = basis, classes(self.estimates, workers, numbers)
+            self._classes = basis, self.estimates.classes(workers, numbers)
         return self._classes[1]
 
     def keeps(self, slot: Slot) -> bool:

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from hopfleet.planner.balance import installed
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies.balanced import Balanced
-from hopfleet.scheduler.policies.longest_remaining import longest_remaining
+from hopfleet.scheduler.policies.longest_remaining import longest_remaining, next_unit
 from hopfleet.scheduler.policies.unequal import Unequal
+from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
 from hopfleet.scheduler.shop_view import Layout, ShopView, layout
-from hopfleet.scheduler.slots import Assignment
+from hopfleet.scheduler.slots import Assignment, Slot
 
 
 class Dispatcher(ABC):
@@ -41,6 +42,10 @@ class Dispatcher(ABC):
         found = self._find_layout(schedule)
         if self._is_unequal(schedule):
             return self._unequal(schedule, rng)
+        if found is Layout.EVERYWHERE and (untried := _untried(schedule)) is not None:
+            progress, slot = untried
+            # The model may still have to be saved.
+            return next_unit(schedule, progress, slot) if schedule.options(progress, slot) else None
         if found is Layout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
         if found is Layout.REPLICATED:
@@ -87,6 +92,22 @@ class Dispatcher(ABC):
     @abstractmethod
     def _choose(self, state: ShopState, rng: random.Random) -> Sequence[Start]:
         """Return the units to start now; none if waiting is better."""
+
+
+def _untried(schedule: Schedule) -> tuple[Progress, Slot] | None:
+    """Return a trial and an idle worker whose speed no trial has shown, where the trial's own worker has no other work.
+
+    Trials that all stay where they are do not show whether they or their workers are slow.
+    """
+    speeds = schedule.estimates.speeds
+    if schedule.sticky or speeds.costs_known or len(schedule.trials) >= len(schedule.slots):
+        return None
+    untried = [slot for slot in schedule.idle.values() if not speeds.tells(slot.worker)]
+    for progress in schedule.ready.values() if untried else ():
+        for slot in untried:
+            if progress.holder in schedule.idle and progress.holder != slot.worker:
+                return progress, slot
+    return None
 
 
 def _is_gathering(schedule: Schedule) -> bool:

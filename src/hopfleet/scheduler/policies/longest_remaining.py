@@ -20,9 +20,13 @@ def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | No
     for slot in by_load(schedule):
         progress = schedule.longest(slot)
         if progress is not None:
-            partition = partition_for(schedule, progress, slot)
-            return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
+            return next_unit(schedule, progress, slot)
     return None
+
+
+def next_unit(schedule: Schedule, progress: Progress, slot: Slot) -> Assignment:
+    """Return the next unit of a trial on a worker."""
+    return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition_for(schedule, progress, slot)))
 
 
 def by_load(schedule: Schedule) -> list[Slot]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import random
 
-from hopfleet.domain.unit import Unit
-from hopfleet.scheduler.policies.longest_remaining import by_load, partition_for
+from hopfleet.scheduler.policies.longest_remaining import by_load, next_unit
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.slots import Assignment
@@ -26,8 +25,5 @@ def nearly_done(schedule: Schedule, rng: random.Random) -> Assignment | None:
 
         able = schedule.able(slot)
         if able:
-            progress = min(able, key=order)
-            return Assignment(
-                slot.worker, Unit(progress.trial.id, progress.epoch, partition_for(schedule, progress, slot))
-            )
+            return next_unit(schedule, min(able, key=order), slot)
     return None

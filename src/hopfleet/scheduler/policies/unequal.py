@@ -12,9 +12,8 @@ import random
 from collections import deque
 from collections.abc import Collection
 
-from hopfleet.domain.unit import Unit
 from hopfleet.planner.unequal import STYLES, Chains, Placed, best, place
-from hopfleet.scheduler.policies.longest_remaining import longest_remaining, partition_for
+from hopfleet.scheduler.policies.longest_remaining import longest_remaining, next_unit
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import TICK
@@ -61,8 +60,7 @@ class Unequal:
                 if self._plan is not None:
                     self._plan.begin(progress.trial.id, worker)
                 self._moment = _moment(schedule, {progress.trial.id}, {worker})
-                partition = partition_for(schedule, progress, slot)
-                return Assignment(worker, Unit(progress.trial.id, progress.epoch, partition))
+                return next_unit(schedule, progress, slot)
         # The starts that are left wait for a model that is being saved; all other trials wait for a running unit.
         return None
 
@@ -75,7 +73,7 @@ class Unequal:
             due = self._plan is None or units > self._units or self._units - units > PART * self._units
             self._renew(shop, units, anew=due, kept=kept)
         assert self._plan is not None
-        if schedule.estimates.noise > LOOSE:
+        if schedule.estimates.speeds.noise > LOOSE:
             self._plan = None
             idle = {number for number, worker in enumerate(shop.workers) if worker in schedule.idle}
             now = [(shop.trials[t], shop.workers[w]) for t, w in place(shop.chains, self._style, idle=idle).now]
@@ -194,7 +192,10 @@ def _moment(schedule: Schedule, trials: Collection[str] = (), workers: Collectio
 def _end(schedule: Schedule, worker: str) -> float:
     """Return when a worker will be done with its units: after this moment, even if it is late."""
     slot, training = schedule.slots[worker], [unit for unit in schedule.slots[worker].told if unit.trains]
-    seconds = (schedule.expected(schedule.trials[unit.trial], worker, unit.partition) for unit in training)
+    numbers = [(unit.trial, schedule.trials[unit.trial].trial.number) for unit in training]
+    rows = schedule.estimates.table(numbers, [worker])
+    sizes = [schedule.estimates.size(unit.partition) for unit in training]
+    seconds = (size * row[0] for size, row in zip(sizes, rows, strict=True))
     return max(schedule.now + TICK, slot.started + sum(seconds))
 
 
