@@ -22,6 +22,7 @@ from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
 from hopfleet.scheduler.shop_view import Layout, ShopView, layout
 from hopfleet.scheduler.slots import Assignment, Slot
+from hopfleet.scheduler.speeds import EQUAL
 
 
 class Dispatcher(ABC):
@@ -97,10 +98,13 @@ class Dispatcher(ABC):
 def _untried(schedule: Schedule) -> tuple[Progress, Slot] | None:
     """Return a trial and an idle worker whose speed no trial has shown, where the trial's own worker has no other work.
 
-    Trials that all stay where they are do not show whether they or their workers are slow.
+    Trials that all stay where they are do not show whether they or their workers are slow, unless all take as long.
     """
     speeds = schedule.estimates.speeds
     if schedule.sticky or speeds.costs_known or len(schedule.trials) >= len(schedule.slots):
+        return None
+    costs = [cost for trial in schedule.trials if (cost := speeds.cost(trial)) is not None]
+    if len(costs) < len(schedule.trials) or (len(costs) > 1 and max(costs) - min(costs) <= EQUAL):
         return None
     untried = [slot for slot in schedule.idle.values() if not speeds.tells(slot.worker)]
     for progress in schedule.ready.values() if untried else ():
