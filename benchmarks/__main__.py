@@ -31,6 +31,8 @@ SCHEDULING = (
     "dike_run",
     "teams",
     "teams_live",
+    "unequal",
+    "unequal_live",
 )
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters", "stacks")

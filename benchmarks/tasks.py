@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -38,6 +39,18 @@ class Marking(NoWork):
     def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
         (Path(config["marks"]) / f"{time.time():.6f}-{os.getpid()}-{config['number']}").touch()
         return super().train(model, batches, config)
+
+
+class Slowed(NoWork):
+    """Units that take four times as long in the first process that creates the file ``config["claim"]``."""
+
+    def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        claim = Path(config["claim"])
+        with contextlib.suppress(FileExistsError):
+            with claim.open("x") as file:
+                file.write(str(os.getpid()))
+        slow = claim.read_text() == str(os.getpid())
+        return super().train(model, batches, {**config, "seconds": config["seconds"] * (4 if slow else 1)})
 
 
 class Freight(NoWork):

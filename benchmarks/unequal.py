@@ -16,7 +16,6 @@ the device that would end it first, longest first.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,9 +31,15 @@ from hopfleet.planner.unequal import lower_bound
 from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
-from hopfleet.search import ASHA, PBT, TPE, Grid, Hyperband, Random, SuccessiveHalving
+from hopfleet.search.asha import ASHA
 from hopfleet.search.base import Goal, Search
 from hopfleet.search.brackets import Bracketed
+from hopfleet.search.grid import Grid
+from hopfleet.search.halving import SuccessiveHalving
+from hopfleet.search.hyperband import Hyperband
+from hopfleet.search.optuna import TPE
+from hopfleet.search.pbt import PBT
+from hopfleet.search.random import Random
 
 Speeds = tuple[float, ...]
 Slowed = Callable[[str, float], float]
@@ -229,31 +234,3 @@ def _rows(outcomes: list[tuple[Cluster, Outcome]], known: str, *, bar: bool) -> 
             )
         )
     return rows
-
-
-if __name__ == "__main__":
-    import time
-
-    lo, hi = map(int, sys.argv[1].split(":"))
-    outs = []
-    for seed in range(lo, hi):
-        each = cluster(seed, sys.argv[3] if len(sys.argv) > 3 else None)
-        t0 = time.process_time()
-        out = run(each, informed=sys.argv[2] == "expected")
-        t1 = time.process_time() - t0
-        outs.append((each, out))
-        if out.ratio > 1.05:
-            print(
-                seed,
-                each.search,
-                len(each.speeds),
-                each.trials,
-                each.partitions,
-                each.epochs,
-                round(out.ratio, 3),
-                sum(out.units.values()),
-                round(t1, 2),
-                flush=True,
-            )
-    for r in _rows(outs, sys.argv[2], bar=True):
-        print(r)

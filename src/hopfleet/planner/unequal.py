@@ -1,4 +1,4 @@
-"""Trials on workers of unequal speed, all of which read all partitions: a lower bound, and list scheduling.
+"""Trials on workers of unequal speed that read all partitions: a lower bound, and list scheduling.
 
 A trial is a chain of units. Units of a trial may run on different workers, one after another. If units could be
 interrupted at any moment, the bound would be reached (uniform machines, preemptive); since they cannot, units are

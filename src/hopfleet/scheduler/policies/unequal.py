@@ -82,7 +82,7 @@ class Unequal:
         return _at_home(schedule, [(schedule.trials[trial], worker) for trial, worker in now])
 
     def _renew(self, shop: _Shop, units: int, *, anew: bool, kept: bool) -> None:
-        """Make a plan, in the best style if that is to be found ``anew``; a plan that was ``kept`` may be better."""
+        """Make a plan, in the best style if ``anew``; a plan that was ``kept`` may be better."""
         if anew:
             self._units = units
         if anew and units <= UNITS:

@@ -1,0 +1,99 @@
+"""How fast workers are: what tells it, what does not, and when a change is noticed."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.speeds import Speeds, classes
+
+
+def test_a_trial_tells_nothing_on_one_worker() -> None:
+    speeds = Speeds(costs_known=False)
+    for _ in range(3):
+        speeds.measured("a", "w1", 2.0)
+    assert not speeds.tells("w1")
+    assert speeds.slowness("w1") == 0.0
+    assert speeds.cost("a") == 2.0
+    assert speeds.cost("b") is None
+
+
+def test_a_trial_on_two_workers_compares_them() -> None:
+    """Other trials that stayed where they were say nothing against it."""
+    speeds = Speeds(costs_known=False)
+    for _ in range(5):
+        speeds.measured("a", "w1", math.log(4))
+        speeds.measured("b", "w2", 0.0)
+    speeds.measured("a", "w2", 0.0)
+    assert speeds.slowness("w2") - speeds.slowness("w1") == pytest.approx(-math.log(4))
+    assert speeds.tells("w1") and speeds.tells("w2")
+    # The other trial is now known to be as long as this one.
+    assert speeds.cost("b") == pytest.approx(speeds.cost("a"))
+
+
+def test_with_known_costs_the_first_unit_tells() -> None:
+    speeds = Speeds(costs_known=True)
+    assert speeds.cost("a") == 0.0
+    speeds.measured("a", "w1", math.log(4))
+    assert speeds.slowness("w1") == pytest.approx(math.log(4))
+
+
+def test_one_odd_unit_changes_nothing_and_two_in_a_row_do() -> None:
+    speeds = Speeds(costs_known=True)
+    for _ in range(5):
+        speeds.measured("a", "w1", 0.0)
+        speeds.measured("a", "w2", 0.0)
+    speeds.measured("a", "w1", 2.0)
+    assert speeds.slowness("w1") == 0.0
+    speeds.measured("a", "w1", 2.0)
+    assert speeds.slowness("w1") == 2.0
+    for _ in range(2):
+        speeds.measured("a", "w1", 0.0)
+    assert speeds.slowness("w1") == 0.0
+
+
+def test_an_ended_trial_is_forgotten() -> None:
+    speeds = Speeds(costs_known=False)
+    speeds.measured("a", "w1", 1.0)
+    speeds.forget("a")
+    speeds.forget("b")
+    assert speeds.cost("a") is None
+
+
+def test_the_noise_is_the_median_error() -> None:
+    speeds, rng = Speeds(costs_known=True), random.Random(0)
+    assert speeds.noise == 0.0
+    for number in range(200):
+        speeds.measured("a", f"w{number % 3}", rng.gauss(0.0, 0.1))
+    assert 0.03 < speeds.noise < 0.12
+
+
+def test_workers_of_about_the_same_speed_are_one_class() -> None:
+    workers = ("w1", "w2", "w3", "w4")
+    assert classes(workers, [1.0, 1.05, 1.0, 0.99], 0.0) == (workers,)
+    assert classes(workers, [2.0, 1.0, 2.02, 1.0], 0.0) == (("w2", "w4"), ("w1", "w3"))
+    assert classes(workers, [2.0, 1.0, 2.02, 1.0], 0.5) == (workers,)
+    assert classes((), [], 0.0) == ((),)
+
+
+def test_classes_follow_what_is_expected_and_what_was_measured() -> None:
+    estimates = Estimates([1, 1], lambda number, worker, partition: 1.0 if worker == "w1" else 4.0)
+    assert estimates.classes(["w1", "w2"], [0, 1]) == (("w1",), ("w2",))
+    assert estimates.classes(["w1", "w2"], []) == (("w1", "w2"),)
+    for _ in range(3):
+        estimates.measured("a", 0, "w2", 0, 1.0)  # it is as fast as the other one
+    assert estimates.classes(["w1", "w2"], [0, 1]) == (("w1", "w2"),)
+
+
+def test_a_table_of_expected_seconds() -> None:
+    estimates = Estimates([1, 1])
+    assert estimates.table([("a", 0)], ["w1", "w2"]) == [[1.0, 1.0]]
+    for worker, seconds in (("w1", 2.0), ("w2", 8.0), ("w2", 8.0)):
+        estimates.measured("a", 0, worker, 0, seconds)
+    # An unmeasured trial counts as usual.
+    known, unknown = estimates.table([("a", 0), ("b", 1)], ["w1", "w2"])
+    assert known == pytest.approx([2.0, 8.0])
+    assert unknown == pytest.approx(known)
