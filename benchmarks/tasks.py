@@ -46,10 +46,9 @@ class Slowed(NoWork):
 
     def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
         claim = Path(config["claim"])
-        with contextlib.suppress(FileExistsError):
-            with claim.open("x") as file:
-                file.write(str(os.getpid()))
-        slow = claim.read_text() == str(os.getpid())
+        with contextlib.suppress(FileExistsError), claim.open("x", encoding="utf-8") as file:
+            file.write(str(os.getpid()))
+        slow = claim.read_text(encoding="utf-8") == str(os.getpid())
         return super().train(model, batches, {**config, "seconds": config["seconds"] * (4 if slow else 1)})
 
 

@@ -67,7 +67,7 @@ def _slow(spans: list[Span]) -> str:
 
 
 def _ratio(spans: list[Span]) -> float:
-    """Return the time from the first start to the last end by the bound; a worker without units is four times slower."""
+    """Return the time from the first start to the last end by the bound; a worker without units is 4 times slower."""
     times = [*_times(spans).values()]
     times += [4 * times[0]] * (2 - len(times))
     units: dict[str, int] = {}
