@@ -44,7 +44,7 @@ def test_a_worker_that_becomes_slow_is_left() -> None:
 
 
 def test_equal_workers_keep_their_trials() -> None:
-    found = run(one(2, (1.0, 1.0, 1.0)), informed=False)
+    found = run(one(2, (1.0, 1.0, 1.0)))
     assert found.units["w3"] == 0
 
 
