@@ -107,11 +107,9 @@ def _untried(schedule: Schedule) -> tuple[Progress, Slot] | None:
     if len(costs) < len(schedule.trials) or (len(costs) > 1 and max(costs) - min(costs) <= EQUAL):
         return None
     untried = [slot for slot in schedule.idle.values() if not speeds.tells(slot.worker)]
-    for progress in schedule.ready.values() if untried else ():
-        for slot in untried:
-            if progress.holder in schedule.idle and progress.holder != slot.worker:
-                return progress, slot
-    return None
+    waiting = [progress for progress in schedule.ready.values() if progress.holder in schedule.idle] if untried else []
+    pairs = [(progress, slot) for progress in waiting for slot in untried if progress.holder != slot.worker]
+    return pairs[0] if pairs else None
 
 
 def _is_gathering(schedule: Schedule) -> bool:

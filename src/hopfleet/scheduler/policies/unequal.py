@@ -133,6 +133,7 @@ class _Plan:
     def __init__(self, shop: _Shop, placed: Placed) -> None:
         self.end = placed.end
         self._seconds = shop.seconds
+        self._classes = len(shop.chains.free)
         #: The units of each trial that were not started.
         self._units = shop.units
         #: The trials of each lane in turn, and the lanes of each trial. A worker may exchange its lane with another.
@@ -149,15 +150,13 @@ class _Plan:
     def fits(self, shop: _Shop) -> bool:
         """Whether what has happened was planned, units take as long as planned, and the plan tells what follows."""
         workers = {shop.workers[worker] for members in shop.chains.free for _, worker in members}
-        if shop.units != self._units or workers != self._lanes.keys():
+        if shop.units != self._units or workers != self._lanes.keys() or len(shop.chains.free) != self._classes:
             return False
         if self._partial and not all(self._lanes.values()):
             return False
         moved = total = 0.0
         for trial, row in shop.seconds.items():
             before = self._seconds[trial]
-            if len(row) != len(before):
-                return False
             moved += sum(abs(new - old) for new, old in zip(row, before, strict=True))
             total += sum(before)
         return moved <= DRIFT * total
