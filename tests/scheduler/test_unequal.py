@@ -21,8 +21,9 @@ def test_one_trial_stays_on_the_fastest_worker() -> None:
     assert found.units["w1"] == found.units["w2"] == 0
 
 
-def test_random_clusters_are_near_the_bound() -> None:
-    ratios = [run(cluster(seed, "random")).ratio for seed in (12, 13, 16, 18)]
+@pytest.mark.parametrize("seeds", [(12, 13), pytest.param((16, 18), marks=pytest.mark.slow)])
+def test_random_clusters_are_near_the_bound(seeds: tuple[int, ...]) -> None:
+    ratios = [run(cluster(seed, "random")).ratio for seed in seeds]
     assert mean(ratios) <= 1.03 and max(ratios) <= 1.1
 
 
