@@ -54,7 +54,7 @@ BATCHES = {"wide": 256, "deep": 64}
 
 
 def measure(quick: bool = False) -> list[Row]:
-    rows, rounds = (2_048, 1) if quick else (8_192, 2)
+    rows, rounds, networks = (512, 1, ("deep",)) if quick else (8_192, 2, (*BATCHES,))
     rng = np.random.default_rng(0)
     arrays = {"x": rng.standard_normal((rows, FEATURES), np.float32), "y": rng.integers(0, CLASSES, rows)}
     threads = torch.get_num_threads()
@@ -62,7 +62,7 @@ def measure(quick: bool = False) -> list[Row]:
     try:
         with scratch() as folder:
             data = hop.partition(arrays, folder / "data", partitions=PARTITIONS)
-            return [row for network in BATCHES for row in _compared(network, data, folder, rounds, quick)]
+            return [row for network in networks for row in _compared(network, data, folder, rounds, quick)]
     finally:
         torch.set_num_threads(threads)
 
