@@ -58,6 +58,8 @@ def test_many_trials_and_many_units_are_not_planned(monkeypatch: pytest.MonkeyPa
     assert max(each.ratio for each in found.values()) < 1.3
 
 
-def test_noise_is_met_by_placing_units_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("units", [30, unequal.UNITS])
+def test_noise_is_met_by_placing_units_anew(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unequal, "LOOSE", -1.0)
+    monkeypatch.setattr(unequal, "UNITS", units)
     assert run(one(5, (1.0, 2.0, 4.0))).ratio < 1.2

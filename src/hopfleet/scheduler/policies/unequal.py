@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Collection
 
-from hopfleet.planner.unequal import STYLES, Chains, Placed, best, place
+from hopfleet.planner.unequal import STYLES, Chains, Placed, Style, best, place
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining, next_unit
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
@@ -68,29 +68,44 @@ class Unequal:
         """Return which trials should start on which idle workers."""
         shop = _Shop(schedule)
         units = sum(shop.chains.units)
-        kept = self._plan is not None and self._plan.fits(shop)
-        if self._plan is None or not kept or self._units - units > PART * self._units:
-            due = self._plan is None or units > self._units or self._units - units > PART * self._units
-            self._renew(shop, units, anew=due, kept=kept)
-        assert self._plan is not None
-        if schedule.estimates.speeds.noise > LOOSE:
-            self._plan = None
-            idle = {number for number, worker in enumerate(shop.workers) if worker in schedule.idle}
-            now = [(shop.trials[t], shop.workers[w]) for t, w in place(shop.chains, self._style, idle=idle).now]
-        else:
-            now = self._plan.starts(schedule)
+        loose = schedule.estimates.speeds.noise > LOOSE
+        now = self._placed_anew(schedule, shop, units) if loose else self._planned(schedule, shop, units)
         return _at_home(schedule, [(schedule.trials[trial], worker) for trial, worker in now])
+
+    def _planned(self, schedule: Schedule, shop: _Shop, units: int) -> list[tuple[str, str]]:
+        """Follow a plan, made again when it no longer fits, and in the best style when a part of it is done."""
+        kept = self._plan is not None and self._plan.fits(shop)
+        anew = self._plan is None or units > self._units or self._units - units > PART * self._units
+        if not kept or self._units - units > PART * self._units:
+            self._renew(shop, units, anew=anew, kept=kept)
+        assert self._plan is not None
+        return self._plan.starts(schedule)
+
+    def _placed_anew(self, schedule: Schedule, shop: _Shop, units: int) -> list[tuple[str, str]]:
+        """Place units by what is measured by now, in a style that is chosen again when many units came or went."""
+        self._plan = None
+        if abs(self._units - units) > PART * self._units:
+            self._units = units
+            if units <= UNITS:
+                self._style, _ = best(shop.chains, _styles(units))
+        idle = {number for number, worker in enumerate(shop.workers) if worker in schedule.idle}
+        return [(shop.trials[t], shop.workers[w]) for t, w in place(shop.chains, self._style, idle=idle).now]
 
     def _renew(self, shop: _Shop, units: int, *, anew: bool, kept: bool) -> None:
         """Make a plan, in the best style if ``anew``; a plan that was ``kept`` may be better."""
         if anew:
             self._units = units
         if anew and units <= UNITS:
-            style, placed = best(shop.chains, STYLES[: max(FEW, EFFORT // max(1, units))])
+            style, placed = best(shop.chains, _styles(units))
         else:
             style, placed = self._style, place(shop.chains, self._style, most=UNITS)
         if self._plan is None or not kept or placed.end < self._plan.end:
             self._style, self._plan = style, _Plan(shop, placed)
+
+
+def _styles(units: int) -> tuple[Style, ...]:
+    """Return the styles in which to try to place so many units."""
+    return STYLES[: max(FEW, EFFORT // max(1, units))]
 
 
 class _Shop:
