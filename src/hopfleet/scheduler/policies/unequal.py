@@ -104,7 +104,7 @@ class Unequal:
 
 
 def _styles(units: int) -> tuple[Style, ...]:
-    """Return the styles in which to try to place so many units."""
+    """Return the styles in which to try to place this number of units."""
     return STYLES[: max(FEW, EFFORT // max(1, units))]
 
 
