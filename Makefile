@@ -50,7 +50,7 @@ WHAT ?= test
 steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy cores, and what failed; or WHAT=slow-tests
 	$(BIN)/python tools/steady.py --repeat $(REPEAT) $(if $(SEED),--seed $(SEED)) $(MAKE) --no-print-directory $(WHAT)
 
-test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 6,000 simulated seeds, coverage
+test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 3,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test
 	$(MAKE) --jobs=2 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage
 
