@@ -184,6 +184,7 @@ def test_a_long_call_without_a_beat_does_no_harm(tmp_path: Path) -> None:
         assert event.worker == first
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_noticed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SILENCE_SECONDS", 2.0)
     with local_workers(replace(spec(tmp_path), task=Hogging()), 1) as (backend, (first,)):
