@@ -25,6 +25,7 @@ from tests.helpers.apart import passes_apart
 from tests.helpers.cli import NET
 from tests.helpers.cluster.joined import Clusters
 from tests.helpers.cluster.started import messages
+from tests.helpers.marks import long
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -37,6 +38,7 @@ experiment = hop.Experiment(
 """
 
 
+@long
 def test_links_are_measured_and_planned_for(
     request: pytest.FixtureRequest, clusters: Clusters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,7 +125,7 @@ def _damages(path: Path, content: bytes, drawn: random.Random, count: int) -> It
         yield place, 1
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["run", "data", "bundle", "export"])
 def test_a_damaged_byte_is_named_or_changes_nothing(
     kind: str, count: int, written: dict[str, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
