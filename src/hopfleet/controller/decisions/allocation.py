@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hopfleet.controller.decisions.trials import next_suggestion
+from hopfleet.controller.decisions.teams import adds_trials, retire_all
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
 from hopfleet.planner.fleet.allocation import Allocation, Fleet, Work, allocate
@@ -19,9 +19,7 @@ def allocate_devices(state: State, fleet: Fleet) -> Iterator[m.Message]:
     """
     schedule = state.schedule
     if schedule.regrouping:
-        for slot in schedule.slots.values():
-            if not slot.retired:
-                yield state.decide(m.WorkerRetired(slot.worker))
+        yield from retire_all(state)
         if not schedule.slots and schedule.trials and not state.ending:
             yield from _allocate(state, fleet, schedule.regrouping)
             yield state.decide(m.FormTeams(tuple(map(fleet.scaling.shape, schedule.allocations.teams))))
@@ -29,8 +27,7 @@ def allocate_devices(state: State, fleet: Fleet) -> Iterator[m.Message]:
         yield from _allocate(state, fleet, schedule.devices)
         lacking = Counter(schedule.allocations.teams) - Counter(slot.devices for slot in schedule.slots.values())
         if lacking and any(_given(state, progress) in lacking for progress in schedule.trials.values()):
-            for worker in schedule.slots:
-                yield state.decide(m.WorkerRetired(worker))
+            yield from retire_all(state)
 
 
 def _waits(state: State) -> bool:
@@ -47,7 +44,7 @@ def _given(state: State, progress: Progress) -> int:
 
 def _allocate(state: State, fleet: Fleet, devices: int) -> Iterator[m.Message]:
     teams, singles = state.schedule.allocations.teams, (1,) * devices
-    if max(teams, default=1) == 1 and _adds(state):
+    if max(teams, default=1) == 1 and adds_trials(state):
         yield from _give(state, Allocation(singles, *_one_device_each(_without(state))))
         return
     live = state.schedule.trials.values()
@@ -68,12 +65,6 @@ def _allocate(state: State, fleet: Fleet, devices: int) -> Iterator[m.Message]:
         )
         listens = state.search.listens
         yield from _give(state, allocate(work, devices, teams or singles, fleet.scaling.form_seconds, lap=listens))
-
-
-def _adds(state: State) -> bool:
-    """Whether the search adds trials as others end; each of them then has one device."""
-    search = state.search
-    return (search.streams and state.suggested < search.trials) or next_suggestion(state) is not None
 
 
 def _without(state: State) -> list[Progress]:

@@ -18,15 +18,25 @@ def regroup(state: State, scaling: Scaling) -> Iterator[m.Message]:
     """
     schedule = state.schedule
     if schedule.regrouping:
-        for slot in schedule.slots.values():
-            if not slot.retired:
-                yield state.decide(m.WorkerRetired(slot.worker))
+        yield from retire_all(state)
         if not schedule.slots and schedule.trials and not state.ending:
             sizes = even_teams(len(schedule.trials), schedule.regrouping, scaling)
             yield state.decide(m.FormTeams(tuple(map(scaling.shape, sizes))))
     elif _last_trials(state) and _teams_pay(state, scaling):
-        for worker in schedule.slots:
-            yield state.decide(m.WorkerRetired(worker))
+        yield from retire_all(state)
+
+
+def retire_all(state: State) -> Iterator[m.Message]:
+    """Retire all workers that are in use, to make room for teams."""
+    for slot in state.schedule.slots.values():
+        if not slot.retired:
+            yield state.decide(m.WorkerRetired(slot.worker))
+
+
+def adds_trials(state: State) -> bool:
+    """Whether the search will add trials, now or as others end."""
+    search = state.search
+    return (search.streams and state.suggested < search.trials) or next_suggestion(state) is not None
 
 
 def _last_trials(state: State) -> bool:
@@ -34,9 +44,7 @@ def _last_trials(state: State) -> bool:
     busy = state.ending or state.stands or state.schedule.starting or state.waiting or state.requests
     if busy or state.coming or any(slot.retired for slot in state.schedule.slots.values()):
         return False
-    search = state.search
-    more = search.streams and state.suggested < search.trials
-    return bool(state.schedule.trials and state.schedule.slots) and not more and next_suggestion(state) is None
+    return bool(state.schedule.trials and state.schedule.slots) and not adds_trials(state)
 
 
 def _teams_pay(state: State, scaling: Scaling) -> bool:
