@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local
@@ -28,17 +27,6 @@ from tests.helpers.sample_tasks import DoubleNet
 
 SLOW, QUICK = 0.01, 0.02
 """Learning rates of a trial that counts as slow, and of one that counts as quick: the figures are made up."""
-
-
-class Net(hop.TorchTask):
-    """A small net in double precision."""
-
-    def build(self, config: Mapping[str, Any]) -> Any:
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
-        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
 
 
 class StopsQuick(StoppingRule):
@@ -79,7 +67,7 @@ def experiment(name: str, rates: Sequence[float] = (SLOW, QUICK), epochs: int = 
         "parallelism": "auto",
         "run_options": hop.RunOptions(policy="fleet", order="fixed"),
     }
-    return hop.Experiment(Net(), name=name, **{**defaults, **options})
+    return hop.Experiment(DoubleNet(), name=name, **{**defaults, **options})
 
 
 def messages(results: hop.Results) -> list[Any]:

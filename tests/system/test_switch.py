@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local, ProcessHandle
@@ -25,19 +24,9 @@ from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from hopfleet.worker.protocol import Report
+from tests.helpers.sample_tasks import DoubleNet
 
 SCALING = Scaling("ddp", Rates("ddp", (10.0, 19.0)), most=2)
-
-
-class Net(hop.TorchTask):
-    """A small net in double precision, with dropout."""
-
-    def build(self, config: Mapping[str, Any]) -> Any:
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
-        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
 
 
 class StartsTogether(Local):
@@ -80,7 +69,7 @@ def experiment(name: str, **options: Any) -> hop.Experiment:
         "batch_size": 16,
         "run_options": hop.RunOptions(order="fixed"),
     }
-    return hop.Experiment(Net(), train=data(), metric="train_loss", name=name, **{**defaults, **options})
+    return hop.Experiment(DoubleNet(), train=data(), metric="train_loss", name=name, **{**defaults, **options})
 
 
 def messages(results: hop.Results) -> list[Any]:
