@@ -10,7 +10,6 @@ import time
 from statistics import mean, median
 
 from benchmarks.row import Row, milliseconds
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, UnitFinished
 from hopfleet.domain.space import uniform
@@ -18,6 +17,7 @@ from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
+from hopfleet.simulation.backend import Simulated
 
 WORKERS = 16
 #: Policies that suit very many trials, and how their time may grow with the number of trials.

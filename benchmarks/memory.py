@@ -26,7 +26,6 @@ from benchmarks.row import Row, megabytes
 from benchmarks.runs import scratch, tiny_data
 from benchmarks.tasks import NoWork, Reader
 from hopfleet.backends.local.backend import Local
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, RunUnit, UnitFailed, UnitFinished, WorkerJoined
 from hopfleet.domain.trial import Trial
@@ -35,6 +34,7 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.runtime.loop import Loop
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.search.base import Goal
+from hopfleet.simulation.backend import Simulated
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.worker.spec import WorkerSpec

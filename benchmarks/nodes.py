@@ -21,12 +21,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from benchmarks.row import Row, milliseconds, table
-from hopfleet.forecast.layouts import divided
-from hopfleet.forecast.scenario import Scenario as SimulatedCluster
-from hopfleet.forecast.scenario import SimulatedNode
 from hopfleet.planner.nodes import NodePlan, Visit, per_gpu, sharded
 from hopfleet.planner.nodes_exact import solve_exact
 from hopfleet.planner.nodes_fast import solve_fast, solve_randomly
+from hopfleet.simulation.layouts import divided, simulate_scenario
+from hopfleet.simulation.scenario import Scenario as SimulatedCluster
+from hopfleet.simulation.scenario import SimulatedNode
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def _controlled(scenarios: Sequence[Scenario], seeds: int) -> list[Row]:
     rows = []
     for scenario in scenarios:
         found = [
-            _simulated(scenario.times(random.Random(seed)), scenario.gpus, (1.0, 2.0), 1).simulate().simulation.ratio
+            simulate_scenario(
+                _simulated(scenario.times(random.Random(seed)), scenario.gpus, (1.0, 2.0), 1)
+            ).simulation.ratio
             for seed in range(seeds)
         ]
         what = f"{scenario}, through the controller: makespan / bound, {seeds} draws"
@@ -94,11 +96,11 @@ def _mixes(quick: bool) -> list[Row]:
             for seed in range(1 if quick else draws):
                 rng = random.Random(seed)
                 cluster = _simulated([rng.uniform(100, 1000) for _ in range(count)], gpus, (1.0, 1.9), 3)
-                found = cluster.simulate().simulation
+                found = simulate_scenario(cluster).simulation
                 ratios.append(found.ratio)
                 slowest = max(slowest, found.schedule_seconds / found.decisions)
                 layouts = tuple((1,) * each for each in gpus), tuple((each,) for each in gpus)
-                others = [divided(cluster, layout).simulate().simulation.makespan for layout in layouts]
+                others = [simulate_scenario(divided(cluster, layout)).simulation.makespan for layout in layouts]
                 least.append(min(others) / found.makespan)
                 if count < sum(gpus):
                     fewer += [other / found.makespan for other in others]

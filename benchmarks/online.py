@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 
 from benchmarks.row import Row, milliseconds
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, RunUnit, UnitFinished
 from hopfleet.domain.rowsum import RowSum
@@ -29,6 +28,7 @@ from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
+from hopfleet.simulation.backend import Simulated
 
 EPOCHS = 5
 NOISES = (0.1, 0.3, 0.5)

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from statistics import mean, median, stdev
 
 from benchmarks.row import Row, milliseconds
-from hopfleet.backends.simulated import Failure
-from hopfleet.forecast.simulator import Simulation, Workload, simulate
 from hopfleet.planner.balance import Balance, Cell, Cells, Outlook, balance, choose, relax
 from hopfleet.planner.costs import cnns
+from hopfleet.simulation.backend import Failure
+from hopfleet.simulation.simulator import Simulation, Workload, simulate
 
 WORKERS = 8
 #: Limit of the mean ratio, by number of replicas, and with a worker lost.

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.row import Row
-from hopfleet.forecast.simulator import simulate
+from hopfleet.simulation.simulator import simulate
 
 POLICIES = ("longest-remaining", "random")
 BAR_SECONDS, BAR_MEGABYTES = 60, 1000

@@ -21,9 +21,10 @@ import torch
 from benchmarks.row import Row
 from benchmarks.tasks import Wide
 from hopfleet.domain.placement import Placement
-from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
+from hopfleet.simulation.layouts import simulate_scenario
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
 from hopfleet.testing.strategies import with_team
 
 BATCH, BATCHES = 1024, 16
@@ -119,7 +120,7 @@ def _drawn(count: int) -> list[Row]:
 
 
 def _makespan(scenario: Scenario, noise: float = 0.0, seed: int = 0) -> float:
-    return scenario.simulate(noise=noise, seed=seed).simulation.makespan
+    return simulate_scenario(scenario, noise=noise, seed=seed).simulation.makespan
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from itertools import pairwise
 from statistics import mean
 
 from benchmarks.row import Row
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, RunUnit
 from hopfleet.domain.space import choice, uniform
@@ -40,6 +39,7 @@ from hopfleet.search.hyperband import Hyperband
 from hopfleet.search.optuna import TPE
 from hopfleet.search.pbt import PBT
 from hopfleet.search.random import Random
+from hopfleet.simulation.backend import Simulated
 
 Speeds = tuple[float, ...]
 Slowed = Callable[[str, float], float]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import EpochEnded, RunStarted, RunUnit, TrialAdded
 from hopfleet.domain.space import Space
@@ -21,6 +20,7 @@ from hopfleet.domain.trial import Config, Trial
 from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal, Search
+from hopfleet.simulation.backend import Simulated
 
 
 class World(Protocol):

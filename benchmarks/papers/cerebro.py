@@ -14,9 +14,6 @@ from typing import NamedTuple
 import hopfleet as hop
 from benchmarks.papers import charts
 from benchmarks.papers.section import Effort, Figure, How, Section
-from hopfleet.backends.simulated import Failure
-from hopfleet.forecast.scenario import Scenario, SimulatedNode
-from hopfleet.forecast.simulator import Workload
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import costs, exact
 from hopfleet.planner.portfolio import plan
@@ -24,6 +21,10 @@ from hopfleet.planner.rearrangement import rearrange
 from hopfleet.planner.rules import random_unit, schedule
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
+from hopfleet.simulation.backend import Failure
+from hopfleet.simulation.layouts import simulate_scenario
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
+from hopfleet.simulation.simulator import Workload
 
 PAPER = "Cerebro"
 CORES = 2
@@ -278,11 +279,11 @@ def figure_7(effort: Effort) -> Section:
 def figure_8(effort: Effort) -> Section:
     rows = []
     base = Scenario((SimulatedNode("one"),), (100.0,) * 8, rows=8_000, partitions=8, epochs=5, fuse=False)
-    alone = base.simulate().simulation.makespan
+    alone = simulate_scenario(base).simulation.makespan
     for workers in (2, 4, 8):
         nodes = tuple(SimulatedNode(f"n{at}") for at in range(workers))
         # An epoch of ResNet-50 takes its worker some minutes, and its 293 MB travel in a quarter of a second.
-        found = dataclasses.replace(base, nodes=nodes, model_bytes=293e6, bandwidth=1.25e9).simulate()
+        found = simulate_scenario(dataclasses.replace(base, nodes=nodes, model_bytes=293e6, bandwidth=1.25e9))
         speedup = alone / found.simulation.makespan
         rows.append(
             Figure(

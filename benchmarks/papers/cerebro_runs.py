@@ -15,8 +15,8 @@ from benchmarks.virtual import Log, Patient, Restarting, hopping, task_parallel
 from hopfleet import demo
 from hopfleet.domain.space import configure
 from hopfleet.domain.trial import Config
-from hopfleet.forecast.simulator import Workload
 from hopfleet.monitor.wording import plural
+from hopfleet.simulation.simulator import Workload
 
 BATCHES = (32, 64, 128, 256, 512)
 """Batch sizes of figure 9."""

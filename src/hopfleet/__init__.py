@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
     from hopfleet.backends.local.backend import Local as Local
     from hopfleet.backends.ray.backend import Ray as Ray
-    from hopfleet.backends.simulated import Simulated as Simulated
     from hopfleet.data import Dataset as Dataset
     from hopfleet.data import live as live
     from hopfleet.data import open_dataset as open_dataset
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import RunOptions as RunOptions
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
-    from hopfleet.forecast.simulator import simulate as simulate
     from hopfleet.frameworks.jax.task import JaxTask as JaxTask
     from hopfleet.frameworks.keras.task import KerasFunctionTask as KerasFunctionTask
     from hopfleet.frameworks.keras.task import KerasTask as KerasTask
@@ -97,6 +95,8 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.search.stopping import StoppingRule as StoppingRule
+    from hopfleet.simulation.backend import Simulated as Simulated
+    from hopfleet.simulation.simulator import simulate as simulate
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -168,8 +168,8 @@ _HOMES = {
     "sample_from": "hopfleet.domain.space",
     "Search": "hopfleet.search.base",
     "secret": "hopfleet.domain.secrets",
-    "simulate": "hopfleet.forecast.simulator",
-    "Simulated": "hopfleet.backends.simulated",
+    "simulate": "hopfleet.simulation.simulator",
+    "Simulated": "hopfleet.simulation.backend",
     "SklearnTask": "hopfleet.frameworks.sklearn.task",
     "Split": "hopfleet.data.etl",
     "split": "hopfleet.data.etl",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopfleet.backends.base import Backend
 from hopfleet.backends.inline import Inline
 from hopfleet.backends.local.backend import Local
-from hopfleet.backends.simulated import Simulated
+from hopfleet.simulation.backend import Simulated
 from hopfleet.testing.backends import BackendSuite
 
 

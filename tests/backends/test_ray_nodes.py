@@ -14,10 +14,10 @@ import hopfleet as hop
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.workers import ActorHandle
 from hopfleet.domain.messages import UnitFinished
-from hopfleet.forecast.layouts import with_best_teams
-from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.runs.verify import verify
 from hopfleet.scheduler.invariants import validate_history
+from hopfleet.simulation.layouts import with_best_teams
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
 from hopfleet.store.local import open_journal
 from tests.helpers.cluster.joined import Clusters
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
@@ -28,6 +27,7 @@ from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import ASHA, PBT, Hyperband, Random, SuccessiveHalving
 from hopfleet.search.base import Goal, Search
+from hopfleet.simulation.backend import Failure, Simulated
 from tests.chaos import seeds
 
 SEARCHES: Mapping[str, Callable[[int], Search]] = {

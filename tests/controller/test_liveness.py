@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit
@@ -13,6 +12,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.slots import Assignment
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
+from hopfleet.simulation.backend import Simulated
 from tests.helpers.controller_desk import Desk, of
 
 

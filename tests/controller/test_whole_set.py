@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 
 import hopfleet as hop
-from hopfleet.backends.simulated import Simulated
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.simulation.backend import Simulated
 from hopfleet.testing import virtual
 from hopfleet.testing.virtual import Run, Setting
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
@@ -11,6 +10,7 @@ from hopfleet.runtime.loop import Loop
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
+from hopfleet.simulation.backend import Simulated
 from hopfleet.store.journal import Journal
 
 START = [m.RunStarted("test")]

@@ -9,7 +9,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import hopfleet as hop
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import EpochEnded, Message, RunStarted, TrialAdded
@@ -19,6 +18,7 @@ from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Suggestion, Train
+from hopfleet.simulation.backend import Simulated
 
 RATE = {"lr": hop.loguniform(1e-4, 1e-1)}
 

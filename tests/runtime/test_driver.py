@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import pytest
 
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.placement import TeamShape
@@ -21,6 +20,7 @@ from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
+from hopfleet.simulation.backend import Simulated
 
 START = [m.RunStarted("test")]
 REF = VersionRef("t0001", 1, 7)

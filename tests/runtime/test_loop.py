@@ -11,13 +11,13 @@ import threading
 import pytest
 
 from hopfleet.backends.inline import Inline
-from hopfleet.backends.simulated import Failure
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import JournalError
 from hopfleet.runtime.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
+from hopfleet.simulation.backend import Failure
 from tests.helpers.cluster.chained import chained
 from tests.helpers.loop_bench import START, Bench, HungOnce, SpyBackend, SpyJournal, SpyVersions
 

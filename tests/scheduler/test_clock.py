@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hopfleet.backends.simulated import START, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
-from hopfleet.forecast.simulator import simulate
 from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.shop_view import ShopView
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
+from hopfleet.simulation.backend import START, Simulated
+from hopfleet.simulation.simulator import simulate
 from hopfleet.support.clock import RunClock
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
@@ -44,6 +43,7 @@ from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.asha import ASHA
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
+from hopfleet.simulation.backend import Simulated
 from hopfleet.testing.virtual import Run
 from hopfleet.testing.virtual import Setting as Experiment
 from tests.helpers.schedule_desk import Desk, trial

@@ -11,7 +11,6 @@ import pytest
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import replicated
 from hopfleet.scheduler.policies.balanced import Balanced
@@ -20,6 +19,8 @@ from hopfleet.scheduler.policies.replicated import Replicated
 from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.rehearsal import rehearse
 from hopfleet.scheduler.schedule import Schedule
+from hopfleet.simulation.layouts import simulate_scenario
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
 from tests.helpers.schedule_desk import trial
 
 
@@ -134,8 +135,9 @@ def test_auto_ends_no_later_than_either() -> None:
     rates = tuple(1000 / rng.uniform(100, 1000) for _ in range(16))
     scenario = Scenario(nodes, rates, 8000, 3, 1, scaling=(1.0, 1.9), switch=False, sharded=True, fuse=False)
     auto, longest, balanced = (
-        scenario.simulate(policy).simulation.makespan for policy in ("auto", "longest-remaining", "match-reserve")
+        simulate_scenario(scenario, policy).simulation.makespan
+        for policy in ("auto", "longest-remaining", "match-reserve")
     )
     assert auto <= min(longest, balanced) * (1 + 1e-9)
     assert longest != balanced
-    assert replace(scenario, epochs=2).simulate().simulation.ratio < 1.05
+    assert simulate_scenario(replace(scenario, epochs=2)).simulation.ratio < 1.05

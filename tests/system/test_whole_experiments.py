@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopfleet.backends.simulated import START, Failure, Simulated
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.runtime import driver as runtime
 from hopfleet.scheduler.invariants import validate, validate_history
+from hopfleet.simulation.backend import START, Failure, Simulated
 from tests.chaos import simulated
 from tests.helpers.virtual.checks import check_nobody_waits, state_of, through_json
 from tests.helpers.virtual.driver import Driver

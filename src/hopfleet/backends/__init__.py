@@ -18,6 +18,6 @@ BACKENDS: Mapping[str, type[Backend]] = Homes(
         "inline": "hopfleet.backends.inline:Inline",
         "local": "hopfleet.backends.local.backend:Local",
         "ray": "hopfleet.backends.ray.backend:Ray",
-        "simulated": "hopfleet.backends.simulated:Simulated",
+        "simulated": "hopfleet.simulation.backend:Simulated",
     }
 )

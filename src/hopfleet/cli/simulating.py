@@ -13,9 +13,9 @@ from hopfleet.cli.render import console, echo, facts, print_json
 from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
-    from hopfleet.backends.simulated import Failure
-    from hopfleet.forecast.scenario import Scenario
-    from hopfleet.forecast.simulator import Simulation
+    from hopfleet.simulation.backend import Failure
+    from hopfleet.simulation.scenario import Scenario
+    from hopfleet.simulation.simulator import Simulation
 
 
 def simulate(
@@ -57,10 +57,10 @@ def simulate(
 
     Example: hopfleet simulate --trials 16 --partitions 8 --costs cnn --policy random --seeds 5
     """
-    from hopfleet.forecast.scenario import Scenario, is_scenario
-    from hopfleet.forecast.simulator import Workload
-    from hopfleet.forecast.simulator import simulate as simulated
     from hopfleet.scheduler.policies.exact import too_large
+    from hopfleet.simulation.scenario import Scenario, is_scenario
+    from hopfleet.simulation.simulator import Workload
+    from hopfleet.simulation.simulator import simulate as simulated
 
     if seeds < 1:
         raise UsageError(f"--seeds {seeds}: must be at least 1")
@@ -103,7 +103,9 @@ def simulate(
 def _scenario(
     scenario: Scenario, seeds: Iterable[int], options: Mapping[str, Any], gantt: Path | None, *, json: bool
 ) -> int:
-    runs = [scenario.simulate(seed=seed, **options) for seed in seeds]
+    from hopfleet.simulation.layouts import simulate_scenario
+
+    runs = [simulate_scenario(scenario, seed=seed, **options) for seed in seeds]
     last = runs[-1]
     if gantt is not None:
         last.simulation.gantt(gantt)
@@ -118,7 +120,7 @@ def _scenario(
 
 
 def _failure(text: str) -> Failure:
-    from hopfleet.backends.simulated import Failure
+    from hopfleet.simulation.backend import Failure
 
     try:
         when, worker, *back = text.split(":")

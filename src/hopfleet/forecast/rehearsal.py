@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import DropVersion, FormTeams, RunStarted, RunUnit, SaveVersion, VersionSaved
 from hopfleet.domain.placement import SINGLE, TeamShape
@@ -28,6 +27,7 @@ from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal, Search, Suggestion
+from hopfleet.simulation.backend import Simulated
 from hopfleet.version import __version__
 from hopfleet.worker.spec import Profile
 

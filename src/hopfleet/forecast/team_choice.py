@@ -14,15 +14,15 @@ from typing import Any
 
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config
-from hopfleet.forecast import layouts
-from hopfleet.forecast.layouts import Layout
 from hopfleet.forecast.profiling import architecture
-from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.forecast.trial_runs import CLEAR, TrialRun, growing
 from hopfleet.monitor.wording import describe, makespan, milliseconds, size
 from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.teams import Scaling, even_teams
+from hopfleet.simulation import layouts
+from hopfleet.simulation.layouts import Layout, simulate_scenario
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
 
 DRY_UNITS = 2_000
 """Units of a dry run at most, about; longer experiments are simulated with fewer epochs and trials."""
@@ -288,7 +288,10 @@ def _dry_run(
     """Return the makespan of an experiment that starts with these teams."""
     scenario, scale = _scenario(runs, extent, nodes, scaling, replicas)
     several, many = len(nodes) > 1, extent.trials >= sum(node.devices for node in nodes)
-    return scenario.simulate(MANY if several and many else RULE if several else "auto").simulation.makespan * scale
+    return (
+        simulate_scenario(scenario, MANY if several and many else RULE if several else "auto").simulation.makespan
+        * scale
+    )
 
 
 def _scenario(

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
@@ -24,6 +23,7 @@ from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Stop, Suggestion, Train
 from hopfleet.search.stopping import Stopping
+from hopfleet.simulation.backend import Failure, Simulated
 
 MANY_STEPS = 200_000
 """Steps after which an experiment counts as endless."""

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hopfleet.backends.simulated import START
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.bounds import MOST
@@ -20,6 +19,7 @@ from hopfleet.runtime import driver as runtime
 from hopfleet.runtime.effects import VersionEffects, missing_versions
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Progress
+from hopfleet.simulation.backend import START
 from tests.helpers.requested import ODD
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
 from tests.helpers.virtual.faults import STRIKES

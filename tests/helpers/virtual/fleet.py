@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from hopfleet.backends.simulated import START
 from hopfleet.domain import messages as m
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.simulation.backend import START
 from tests.helpers.virtual.settings import Setting
 from tests.helpers.virtual.versions import Model, VirtualVersions
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, RunUnit
 from hopfleet.domain.seeds import derive
@@ -33,6 +32,7 @@ from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.portfolio import for_solver
 from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
+from hopfleet.simulation.backend import Failure, Simulated
 from hopfleet.support import registry
 from hopfleet.support.files import remove_file, write_text
 from hopfleet.version import __version__

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from hopfleet.backends.simulated import Failure
 from hopfleet.errors import UsageError
-from hopfleet.forecast.scenario import Scenario, ScenarioRun, SimulatedNode, is_scenario
+from hopfleet.simulation.backend import Failure
+from hopfleet.simulation.cluster import ScenarioRun
+from hopfleet.simulation.layouts import simulate_scenario
+from hopfleet.simulation.scenario import Scenario, SimulatedNode, is_scenario
 
 TWO = (SimulatedNode("a", 2),)
 EQUAL = Scenario(TWO, (100.0,) * 8, rows=800, partitions=4, epochs=3)
 
 
 def test_networks_that_need_no_preparation_are_at_the_bound() -> None:
-    run = EQUAL.simulate()
+    run = simulate_scenario(EQUAL)
     assert run.simulation.makespan == pytest.approx(run.simulation.lower_bound) == pytest.approx(8 * 3 * 8 / 2)
     assert (run.prepared, run.needed, run.hops) == (0, 0, 0)
 
@@ -26,7 +28,7 @@ def test_networks_that_need_no_preparation_are_at_the_bound() -> None:
 def test_one_network_per_device_prepares_for_itself() -> None:
     """With one kept partition and no sharing, each unit takes as long as its preparation."""
     slow = replace(EQUAL, prepare=0.05, fuse=False, kept=1, partitions=1, epochs=1)
-    run = slow.simulate("longest-remaining")
+    run = simulate_scenario(slow, "longest-remaining")
     assert run.prepared > run.needed == 1
     assert run.simulation.makespan > slow.lower_bound
 
@@ -34,30 +36,30 @@ def test_one_network_per_device_prepares_for_itself() -> None:
 def test_fleet_prepares_rows_once_on_a_node() -> None:
     rates = tuple(100.0 / cost for cost in (1, 1, 1, 2, 2, 3, 4, 5))
     unequal = replace(EQUAL, rates=rates, prepare=0.02, epochs=6)
-    fleet, auto = unequal.simulate("fleet"), unequal.simulate("auto")
+    fleet, auto = simulate_scenario(unequal, "fleet"), simulate_scenario(unequal, "auto")
     assert fleet.prepared < auto.prepared
-    alone = replace(unequal, fuse=False, kept=1).simulate("auto")
+    alone = simulate_scenario(replace(unequal, fuse=False, kept=1), "auto")
     assert alone.simulation.makespan > 1.1 * fleet.simulation.makespan
     assert fleet.simulation.makespan <= auto.simulation.makespan * 1.001
 
 
 def test_a_fast_node_trains_more() -> None:
     nodes = (SimulatedNode("a", 1, 3.0), SimulatedNode("b", 1, 1.0))
-    run = replace(EQUAL, nodes=nodes, model_bytes=1e6, bandwidth=1e6).simulate("fleet")
+    run = simulate_scenario(replace(EQUAL, nodes=nodes, model_bytes=1e6, bandwidth=1e6), "fleet")
     assert run.hops > 0
     count = {worker: sum(span.worker == worker for span in run.simulation.history.spans) for worker in ("w1", "w2")}
     assert count["w1"] > 2 * count["w2"]
 
 
 def test_noise_and_failures() -> None:
-    calm, noisy = EQUAL.simulate(), EQUAL.simulate(noise=0.3, seed=1)
+    calm, noisy = simulate_scenario(EQUAL), simulate_scenario(EQUAL, noise=0.3, seed=1)
     assert noisy.simulation.makespan != calm.simulation.makespan
-    lost = EQUAL.simulate(failures=[Failure(5.0, "w2")])
+    lost = simulate_scenario(EQUAL, failures=[Failure(5.0, "w2")])
     assert lost.simulation.makespan > 1.5 * calm.simulation.makespan
     with pytest.raises(UsageError, match="failure of 'w3': there are only w1 to w2"):
-        EQUAL.simulate(failures=[Failure(5.0, "w3")])
+        simulate_scenario(EQUAL, failures=[Failure(5.0, "w3")])
     with pytest.raises(UsageError, match="noise=-1"):
-        EQUAL.simulate(noise=-1)
+        simulate_scenario(EQUAL, noise=-1)
 
 
 FEW = Scenario((SimulatedNode("a", 8),), (100.0,) * 3, rows=8000, partitions=8, epochs=5, scaling=(1.0, 1.9))
@@ -65,19 +67,23 @@ FEW = Scenario((SimulatedNode("a", 8),), (100.0,) * 3, rows=8000, partitions=8, 
 
 def test_teams_take_the_time_of_their_scaling() -> None:
     """Efficiency falls by the same factor with each device."""
-    pairs = replace(FEW, nodes=(SimulatedNode("a", 8, team=2),), switch=False).simulate("longest-remaining").simulation
+    pairs = simulate_scenario(
+        replace(FEW, nodes=(SimulatedNode("a", 8, team=2),), switch=False), "longest-remaining"
+    ).simulation
     assert pairs.workers == 4 and pairs.makespan == pytest.approx(5 * 80 / 1.9)
-    fours = replace(FEW, nodes=(SimulatedNode("a", 8, team=4),), rates=(100.0,) * 2, switch=False).simulate().simulation
+    fours = simulate_scenario(
+        replace(FEW, nodes=(SimulatedNode("a", 8, team=4),), rates=(100.0,) * 2, switch=False)
+    ).simulation
     assert fours.makespan == pytest.approx(fours.lower_bound) == pytest.approx(5 * 80 / (4 * 0.95**3))
 
 
 def test_idle_devices_join_when_networks_are_fewer() -> None:
-    switched, without = FEW.simulate().simulation, replace(FEW, switch=False).simulate().simulation
+    switched, without = simulate_scenario(FEW).simulation, simulate_scenario(replace(FEW, switch=False)).simulation
     assert without.makespan == pytest.approx(400)
     assert switched.lower_bound <= switched.makespan < without.makespan / 1.5
     assert len(switched.history.workers) > 8, "teams joined"
-    assert replace(FEW, form=500).simulate().simulation.makespan == pytest.approx(400), "forming takes longer"
-    enough = replace(FEW, rates=(100.0,) * 8).simulate().simulation
+    assert simulate_scenario(replace(FEW, form=500)).simulation.makespan == pytest.approx(400), "forming takes longer"
+    enough = simulate_scenario(replace(FEW, rates=(100.0,) * 8)).simulation
     assert enough.makespan == pytest.approx(400) and len(enough.history.workers) == 8
 
 
@@ -90,8 +96,8 @@ def test_the_switch_never_makes_a_run_longer(seed: int) -> None:
     drawn = Scenario(
         (SimulatedNode("a", devices),), rates, rows=4000, scaling=scaling, fuse=rng.random() < 0.5, **options
     )
-    without = replace(drawn, switch=False).simulate().simulation
-    assert drawn.simulate().simulation.makespan <= without.makespan * (1 + 1e-9)
+    without = simulate_scenario(replace(drawn, switch=False)).simulation
+    assert simulate_scenario(drawn).simulation.makespan <= without.makespan * (1 + 1e-9)
 
 
 CONTENT = {
@@ -164,7 +170,7 @@ def test_each_node_reads_its_part_of_the_rows() -> None:
 
 
 def test_idle_devices_join_within_their_nodes() -> None:
-    switched, without = NODES.simulate(), replace(NODES, switch=False).simulate()
+    switched, without = simulate_scenario(NODES), simulate_scenario(replace(NODES, switch=False))
     assert sizes(switched)[8:] == [4, 2, 2]
     assert switched.simulation.makespan < without.simulation.makespan / 1.5
     speed = NODES.teams.speed
@@ -173,6 +179,8 @@ def test_idle_devices_join_within_their_nodes() -> None:
 
 
 def test_teams_that_span_nodes_are_led_by_one_of_them() -> None:
-    spanning = replace(NODES, spanning=True).simulate()
+    spanning = simulate_scenario(replace(NODES, spanning=True))
     assert sizes(spanning)[8:] == [8]
-    assert spanning.simulation.lower_bound <= spanning.simulation.makespan < NODES.simulate().simulation.makespan
+    assert (
+        spanning.simulation.lower_bound <= spanning.simulation.makespan < simulate_scenario(NODES).simulation.makespan
+    )

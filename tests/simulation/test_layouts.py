@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hopfleet.errors import UsageError
-from hopfleet.forecast.layouts import divided
-from hopfleet.forecast.scenario import Scenario, SimulatedNode
+from hopfleet.simulation.layouts import divided, simulate_scenario
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
 
 
 def cluster(gpus: tuple[int, ...], seconds: list[float], **options: Any) -> Scenario:
@@ -23,7 +23,7 @@ def cluster(gpus: tuple[int, ...], seconds: list[float], **options: Any) -> Scen
 
 def test_whole_nodes_where_teams_lose_nothing() -> None:
     few = cluster((4, 2, 2), [100.0, 200.0, 300.0])
-    run = few.simulate().simulation
+    run = simulate_scenario(few).simulation
     assert run.workers == 3, "all GPUs of each node join"
     assert run.ratio == pytest.approx(1.0)
     assert run.lower_bound == pytest.approx(max(3 * 300.0, 600.0))
@@ -33,14 +33,14 @@ def test_whole_nodes_where_teams_lose_nothing() -> None:
 def test_never_worse_than_either_extreme(trials: int) -> None:
     rng = random.Random(trials)
     mixed = cluster((4, 2, 2), [rng.uniform(100, 1000) for _ in range(trials)], scaling=(1.0, 1.9), epochs=2)
-    found = mixed.simulate().simulation
+    found = simulate_scenario(mixed).simulation
     for layout in (((1,) * 4, (1,) * 2, (1,) * 2), ((4,), (2,), (2,))):
-        assert found.makespan <= divided(mixed, layout).simulate().simulation.makespan
+        assert found.makespan <= simulate_scenario(divided(mixed, layout)).simulation.makespan
     assert 1 - 1e-9 <= found.ratio < 1.2
 
 
 def test_one_device_each_where_networks_are_many() -> None:
-    assert cluster((2, 2), [100.0] * 16, scaling=(1.0, 1.5)).simulate().simulation.workers == 4
+    assert simulate_scenario(cluster((2, 2), [100.0] * 16, scaling=(1.0, 1.5))).simulation.workers == 4
 
 
 def test_partitions_are_sized_by_the_devices_of_their_node() -> None:
@@ -60,7 +60,7 @@ def test_a_file_leaves_teams_to_dry_runs() -> None:
         "switch": False,
         "sharded": True,
     }
-    assert Scenario.of(content).simulate().simulation.workers == 2
+    assert simulate_scenario(Scenario.of(content)).simulation.workers == 2
     with pytest.raises(UsageError, match="partitions=3: a sharded scenario has one for each node; use 2"):
         Scenario.of({**content, "partitions": 3})
     with pytest.raises(UsageError, match="teams need scaling"):

@@ -11,12 +11,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hopfleet.planner.nodes_divided import least_seconds, least_seconds_on_nodes
-
-if TYPE_CHECKING:
-    from hopfleet.forecast.scenario import Scenario
+from hopfleet.simulation.backend import Failure
+from hopfleet.simulation.cluster import ScenarioRun, run
+from hopfleet.simulation.scenario import Scenario
 
 DRY_RUNS = 4
 """Layouts with nodes alike to simulate, beside those that are always simulated; half as many are mixed from them."""
@@ -26,6 +25,15 @@ ALIKE = 256
 
 Layout = tuple[tuple[int, ...], ...]
 """The numbers of devices of each node's teams."""
+
+
+def simulate_scenario(
+    scenario: Scenario, policy: str = "auto", *, noise: float = 0.0, failures: Sequence[Failure] = (), seed: int = 0
+) -> ScenarioRun:
+    """Run a scenario, whose nodes with ``team: auto`` are divided first; ``noise`` as in ``hopfleet.simulate``."""
+    undivided = any(not node.team for node in scenario.nodes)
+    chosen = with_best_teams(scenario, policy) if undivided else scenario
+    return run(chosen, policy, noise=noise, failures=failures, seed=seed)
 
 
 def with_best_teams(scenario: Scenario, policy: str) -> Scenario:
@@ -39,7 +47,7 @@ def dry_runs(scenario: Scenario, policy: str) -> dict[Layout, float]:
     found: dict[Layout, float] = {}
     for layout in _to_simulate(scenario):
         if _least_seconds(scenario, layout) < min(found.values(), default=math.inf):
-            found[layout] = divided(scenario, layout).simulate(policy).simulation.makespan
+            found[layout] = run(divided(scenario, layout), policy).simulation.makespan
     return found
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from hopfleet.backends.simulated import START, Failure, Simulated
 from hopfleet.domain.messages import WorkerLost
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError, WorkersLost
-from hopfleet.forecast.simulator import Workload, simulate
 from hopfleet.planner.balance import relax
 from hopfleet.scheduler.policies import POLICIES
+from hopfleet.simulation.backend import START, Failure, Simulated
+from hopfleet.simulation.simulator import Workload, simulate
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -173,7 +173,7 @@ def test_exact_estimates_give_the_bound_whatever_ties_there_are() -> None:
 def test_a_small_square_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows and columns have equal sums, and no timetable meets the bound. The solver is loaded beforehand."""
     loaded = []
-    monkeypatch.setattr("hopfleet.forecast.simulator.load", lambda: loaded.append(True))
+    monkeypatch.setattr("hopfleet.simulation.simulator.load", lambda: loaded.append(True))
     times = [[100.0, 600.0, 300.0], [100.0, 300.0, 600.0], [800.0, 100.0, 100.0]]
     ends = {simulate(times, policy=policy).makespan for policy in ("auto", "portfolio", "exact")}
     assert ends == {1100.0} and loaded == [True] * 3

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import FormTeams, Message, RunStarted, RunUnit, UnitFinished, WorkerJoined, WorkerLost
-from hopfleet.forecast import scenario as scenarios
-from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.monitor.history import History
 from hopfleet.runtime.driver import Driver, Effects
 from hopfleet.scheduler.invariants import validate, validate_history
+from hopfleet.simulation import cluster
+from hopfleet.simulation.backend import Failure, Simulated
+from hopfleet.simulation.layouts import simulate_scenario
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
 
 DIVISIONS = [(1,), (2,), (1, 1), (3,), (2, 1), (1, 1, 1), (4,), (3, 1), (2, 2), (2, 1, 1), (1, 1, 1, 1)]
 rates = st.lists(st.floats(50, 500), min_size=1, max_size=7)
@@ -60,8 +61,8 @@ def simulated(scenario: Scenario, policy: str, lost: list[tuple[float, int, floa
     journal, workers = Journal(), len(scenario.workers)
     failures = [Failure(when, f"w{1 + number % workers}", when + pause) for when, number, pause in lost]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scenarios, "drive", journal.drive)
-        scenario.simulate(policy, failures=failures, **options)
+        patch.setattr(cluster, "drive", journal.drive)
+        simulate_scenario(scenario, policy, failures=failures, **options)
     return journal
 
 

@@ -1,0 +1,161 @@
+"""A scenario in virtual time: who has prepared which rows, where each model is, and how long units take for it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import FormTeams, RunStarted, RunUnit
+from hopfleet.domain.placement import TeamShape
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import UsageError
+from hopfleet.monitor.history import History
+from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.fusion import Fusion
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.simulation.backend import Failure, Simulated
+from hopfleet.simulation.scenario import Scenario, SimulatedNode
+from hopfleet.simulation.simulator import Listed, Simulation, drive
+from hopfleet.support import registry
+from hopfleet.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioRun:
+    """The outcome of a simulated scenario."""
+
+    simulation: Simulation
+    #: Partitions that were prepared, and the least number: each once an epoch on one node.
+    prepared: int
+    needed: int
+    #: Hops from node to node.
+    hops: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.simulation.as_json(), "prepared": self.prepared, "needed": self.needed, "hops": self.hops}
+
+
+class _Cluster:
+    """The devices of a scenario while it runs: who has prepared what, and where each model is."""
+
+    def __init__(self, scenario: Scenario, noise: float, seed: int) -> None:
+        self._scenario, self._noise, self._seed = scenario, noise, seed
+        self._nodes, self._teams = scenario.workers, scenario.teams
+        self._rows = scenario.partition_rows
+        #: When a node will have prepared a partition of an epoch; those that it used last come last.
+        self._ready: dict[str, dict[tuple[int, int], float]] = {node.name: {} for node in scenario.nodes}
+        self._places: dict[str, str] = {}
+        self.backend: Simulated | None = None
+        self.prepared = 0
+        self.hops = 0
+
+    def node(self, worker: str) -> SimulatedNode:
+        """Return the node of a worker, or of the first member of its team."""
+        return self._nodes[int(worker[1:]) - 1]
+
+    def form(self, shapes: Sequence[TeamShape]) -> None:
+        """Let teams join, each on the node with the most room left; one that no node has room for takes several."""
+        assert self.backend is not None
+        nodes, partitions = self._scenario.nodes, self._scenario.readable
+        room = [node.devices for node in nodes]
+        read = []
+        for shape in shapes:
+            first = max(range(len(nodes)), key=lambda number: room[number])
+            self._nodes.append(nodes[first])
+            read.append(partitions[first])
+            for _ in range(shape.devices):
+                there = first if room[first] else max(range(len(nodes)), key=lambda number: room[number])
+                room[there] -= 1
+        self.backend.form_teams(shapes, self._teams.form_seconds, read)
+
+    def expected(self, number: int, worker: str, partition: int) -> float:
+        """Return the seconds of a unit's training."""
+        assert self.backend is not None
+        team = self._teams.speed(len(self.backend.placement(worker).devices))
+        return self._rows[partition] / self._scenario.rates[number] / self.node(worker).speed / team
+
+    def alone(self, command: RunUnit, trial: Trial) -> float:
+        """Return the seconds of a unit; of a member of a flotilla, those of its training."""
+        unit, node = command.unit, self.node(command.worker)
+        seconds = self.expected(trial.number, command.worker, unit.partition)
+        if self._noise:
+            drawn = random.Random(derive(self._seed, "noise", trial.number, unit.epoch, unit.partition))
+            seconds *= drawn.lognormvariate(0.0, self._noise)
+        if self._places.get(trial.id, node.name) != node.name:
+            self.hops += 1
+            seconds += self._scenario.model_bytes / self._scenario.bandwidth
+        self._places[trial.id] = node.name
+        return seconds if command.flotilla else self._with_rows(command, seconds)
+
+    def together(self, commands: Sequence[RunUnit], seconds: Sequence[float]) -> float:
+        """Return the seconds of a flotilla whose members step in turn."""
+        return self._with_rows(commands[0], sum(seconds))
+
+    def _with_rows(self, command: RunUnit, seconds: float) -> float:
+        """Return the seconds of a unit with those to prepare its rows, unless the node has them."""
+        assert self.backend is not None
+        now, ready = self.backend.elapsed, self._ready[self.node(command.worker).name]
+        key = command.unit.epoch, command.unit.partition
+        when = ready.pop(key, math.inf)
+        if when > now and self._scenario.prepare:
+            self.prepared += 1
+            seconds = max(seconds, self._rows[command.unit.partition] * self._scenario.prepare)
+            when = min(when, now + seconds)
+        ready[key] = when
+        while len(ready) > self._scenario.kept:
+            del ready[next(iter(ready))]
+        return seconds
+
+
+def run(
+    scenario: Scenario, policy: str = "auto", *, noise: float = 0.0, failures: Sequence[Failure] = (), seed: int = 0
+) -> ScenarioRun:
+    """Run a scenario whose nodes are divided into teams with the controller of real experiments."""
+    if not 0 <= noise < math.inf:
+        raise UsageError(f"noise={noise!r}: must be a number of at least 0")
+    cluster = _Cluster(scenario, noise, seed)
+    workers, teams = len(scenario.workers), scenario.teams
+    for failure in failures:
+        if failure.worker not in {f"w{number + 1}" for number in range(workers)}:
+            raise UsageError(f"failure of {failure.worker!r}: there are only w1 to w{workers}")
+    backend = cluster.backend = Simulated(
+        cluster.alone,
+        failures=failures,
+        together=cluster.together,
+        partitions=[mine for node, mine in zip(scenario.nodes, scenario.readable, strict=True) for _ in node.sizes],
+        teams=[teams.shape(size) for node in scenario.nodes for size in node.sizes],
+    )
+    controller = Controller(
+        Listed(len(scenario.rates), scenario.epochs, listens=False),
+        registry.find("policy", policy, POLICIES)(),
+        partitions=scenario.partitions,
+        valid_partitions=0,
+        seed=seed,
+        max_live=len(scenario.rates),
+        estimates=Estimates(scenario.partition_rows, cluster.expected),
+        fusion=Fusion(lambda config: None, size=1) if scenario.fuse else None,
+        scaling=teams if scenario.switches else None,
+        fleet=scenario.fleet if policy == "fleet" else None,
+    )
+    history = History(metric="train_loss", mode="min", partitions=scenario.partitions, name=f"scenario ({policy})")
+    backend.start(None, workers)
+    effects = {FormTeams: lambda command: cluster.form(command.shapes)}
+    spent, decisions = drive(controller, backend, history, RunStarted(__version__, workers), effects)
+    simulation = Simulation(
+        policy=policy,
+        seed=seed,
+        trials=len(scenario.rates),
+        workers=workers,
+        makespan=backend.makespan,
+        lower_bound=scenario.lower_bound,
+        schedule_seconds=spent,
+        decisions=decisions,
+        history=history,
+    )
+    needed = scenario.epochs * scenario.partitions if scenario.prepare else 0
+    return ScenarioRun(simulation, cluster.prepared, needed, cluster.hops)
