@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import traceback
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,13 @@ from hopfleet.forecast import forecast
 from hopfleet.forecast.profiling import ARCHITECTURES, architectures
 from hopfleet.worker import profiler
 from tests.helpers.sample_tasks import Everything, Faulty, Plain, arrays
+
+
+@pytest.fixture(autouse=True)
+def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let checks take their time: on a busy machine, parts of them would be left out."""
+    monkeypatch.setattr(profiler, "QUICK", math.inf)
+    monkeypatch.setattr(forecast, "CHECKS_SECONDS", math.inf)
 
 
 def experiment(task: Any = None, **changes: Any) -> hop.Experiment:

@@ -27,7 +27,7 @@ from hopfleet.data.manifest import LiveItems, Manifest, partition_name, read_man
 from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
-from hopfleet.domain.signatures import explained
+from hopfleet.domain.signatures import checked
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
 from hopfleet.support.files import (
@@ -49,7 +49,7 @@ from hopfleet.support.files import (
 from hopfleet.support.machine import release_memory
 
 
-@explained
+@checked
 def partition(
     source: Any,
     folder: str | os.PathLike[str],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from hopfleet.domain.argument_types import wrong_type
+from hopfleet.errors import HopfleetError, UsageError
 from hopfleet.phrases import nearest
 
 Target = TypeVar("Target", bound=Callable[..., Any])
@@ -35,18 +37,47 @@ ELSEWHERE = {
 
 
 def explained(target: Target) -> Target:
-    """Have a function, or the constructor of a class, explain calls with wrong arguments."""
+    """Have a function, or the constructor of a class, refuse wrong types, and explain calls with wrong arguments.
+
+    What the function itself says about an argument may tell more than its type, so the function is asked first. One
+    that acts on files or workers is decorated with ``checked`` instead.
+    """
+    return _decorated(target, _ask)
+
+
+def checked(target: Target) -> Target:
+    """Do the same as ``explained``, and call the function only with arguments of the right types."""
+    return _decorated(target, _refuse)
+
+
+def _ask(function: Callable[..., Any], wrong: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    try:
+        function(*arguments, **keywords)
+    except HopfleetError:
+        raise
+    except Exception:
+        raise UsageError(wrong) from None
+    raise UsageError(wrong)
+
+
+def _refuse(function: Callable[..., Any], wrong: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    raise UsageError(wrong)
+
+
+def _decorated(target: Target, complain: Callable[..., None]) -> Target:
     if not isinstance(target, type):
-        return _explained(target, target.__name__)
+        return _explained(target, target.__name__, complain)
     own = target.__dict__.get("__init__")
     if own is not None:
-        setattr(target, "__init__", _explained(own, target.__name__))  # noqa: B010
+        setattr(target, "__init__", _explained(own, target.__name__, complain))  # noqa: B010
     return target
 
 
-def _explained(function: Target, name: str) -> Target:
+def _explained(function: Target, name: str, complain: Callable[..., None]) -> Target:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if wrong := wrong_type(function, arguments, keywords):
+            complain(function, wrong, arguments, keywords)
         try:
             return function(*arguments, **keywords)
         except TypeError as error:

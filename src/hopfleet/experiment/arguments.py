@@ -8,7 +8,7 @@ import datetime
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ def search(given: Search | str, stop: Any) -> Search:
         if hasattr(given, "sampler") and hasattr(given, "optimize"):  # a study of Optuna
             made = "hop.Optuna(study.sampler, trials=16)"
         raise UsageError(f"search={shown(given)}: must be a search, e.g. {made}, or its name")
-    if not stop:
+    if stop is None or (isinstance(stop, Sized) and not len(stop)):
         return found
     if isinstance(stop, Mapping):
         raise UsageError(
@@ -291,7 +291,7 @@ def _check_maker(name: str, maker: Callable[[], Any]) -> None:
 
 def parallelism(given: Any, task: Task) -> tuple[TeamShape, ...]:
     """Return how workers train, in turn; ``"ddp:2"`` stands for teams of two devices."""
-    if given == str(AUTO):
+    if isinstance(given, str) and given == str(AUTO):
         return (AUTO,)
     texts = [given] if isinstance(given, str) else _listed("parallelism", given, str)
     if not texts:

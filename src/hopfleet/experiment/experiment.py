@@ -15,7 +15,7 @@ from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
 from hopfleet.domain.placement import AUTO
-from hopfleet.domain.signatures import explained
+from hopfleet.domain.signatures import checked, explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
@@ -159,7 +159,7 @@ class Experiment(Signposted):
             ]
         )
 
-    @explained
+    @checked
     def use(
         self,
         *,
@@ -192,7 +192,7 @@ class Experiment(Signposted):
         if transform_workers is not None:
             self.worker_options = dataclasses.replace(self.worker_options, transform_workers=transform_workers)
 
-    @explained
+    @checked
     def preview(self, *, quiet: bool = False) -> Preview:
         """Predict what a run from the beginning takes, from profiling on real batches and a simulation.
 
@@ -201,7 +201,7 @@ class Experiment(Signposted):
         with scratch_folder(self) as place, slow(quiet) as tell:
             return make_preview(self, place, self._plan, tell)
 
-    @explained
+    @checked
     def check(self, *, quiet: bool = False) -> list[Config]:
         """Try one configuration per architecture in this process, in seconds, and return those configurations.
 
@@ -211,7 +211,7 @@ class Experiment(Signposted):
         with scratch_folder(self) as place, slow(quiet, what="check") as tell:
             return check_task(self, place, tell)
 
-    @explained
+    @checked
     def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool | None = None) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 

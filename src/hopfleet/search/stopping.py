@@ -204,7 +204,7 @@ class Budget(StoppingRule):
 class Stopping(Search):
     """A search with stopping rules. A trial is stopped at most once: only a user can resume an ended trial."""
 
-    def __init__(self, search: Search, rules: Sequence[StoppingRule]) -> None:
+    def __init__(self, search: Search, rules: Sequence[StoppingRule] | StoppingRule) -> None:
         if not isinstance(search, Search):
             raise UsageError(f"search={search!r}: must be a search, e.g. hop.Random(trials=16)")
         for rule in rules if isinstance(rules, Sequence) else [rules]:

@@ -12,7 +12,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.data.etl import objects
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, UsageError
 from hopfleet.experiment.arguments import check_pair
 from hopfleet.support.files import transfers as files
 from tests.helpers.tables import stored
@@ -113,7 +113,7 @@ def test_a_recipe_that_makes_no_table_is_named_with_the_row(tmp_path: Path, reci
 )
 def test_arguments_are_named(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     arguments = {"source": {"x": [1, 2]}, "partitions": 1, **arguments}
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UsageError) as caught:
         hop.prepare(arguments.pop("source"), tmp_path / "set", **arguments)
     assert message in str(caught.value)
     assert not list(tmp_path.iterdir())

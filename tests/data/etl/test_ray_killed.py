@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.cluster.joined import ENVIRONMENT, HEAD
+from tests.helpers.cluster.joined import ENVIRONMENT, HEAD, patient
 from tests.helpers.preparations import contents, done
 from tests.helpers.processes import environment
 
@@ -72,8 +72,9 @@ class Nodes:
 def test_killed_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    for name, value in (("initial_delay_ms", 1000), ("period_ms", 300), ("timeout_ms", 2000)):
-        monkeypatch.setenv(f"RAY_health_check_{name}", str(value))  # nodes that are lost are noticed sooner
+    for name, value in (("initial_delay_ms", 1000), ("period_ms", 300), ("timeout_ms", 20_000)):
+        monkeypatch.setenv(f"RAY_health_check_{name}", str(value))  # lost nodes are noticed soon, busy ones stay
+    patient(monkeypatch)
     ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
     source = tmp_path / "rows.csv"
     lines = (f"{row},name {row % 50},{'ab'[row % 3 == 0]}\n" for row in range(20_000))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,25 @@ PRELOAD = (
 """What workers import beside what all warm processes do, and beside Ray, which looks at the environment then."""
 
 
+def patient(patch: pytest.MonkeyPatch) -> None:
+    """Give the nodes of clusters five minutes to start: Ray gives them 30 seconds, which a busy machine may exceed."""
+    from ray._private import services
+
+    ask = services.get_node
+
+    def get_node(address: str, node: str) -> Any:
+        until = time.monotonic() + 300
+        while True:
+            try:
+                return ask(address, node)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
+
+    patch.setattr(services, "get_node", get_node)
+
+
 class Clusters:
     """The cluster that was started last; it runs until another one is wanted, or until the end of the session."""
 
@@ -67,6 +87,7 @@ class Clusters:
             for name, value in {**ENVIRONMENT, **environment}.items():
                 patch.setenv(name, value)
             patch.setenv(warm.ADDRESS, "")
+            patient(patch)
             patch.setattr(ray._private.services, AGENTS, lambda *given, **options: START)
             self._warm.start()
             ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported

@@ -15,6 +15,7 @@ from hopfleet.data.columns import Array
 from hopfleet.data.etl.listing import Files, Found
 from hopfleet.data.etl.objects import fetch_all, fetched
 from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError, MissingExtra, describe
 from hopfleet.phrases import did_you_mean
 
@@ -33,6 +34,7 @@ def image_tables(files: Files, found: Sequence[Found]) -> Iterator[pa.Table]:
         yield pa.table({"image": some, "label": labels})
 
 
+@explained
 class Images(Recipe):
     """The recipe for images: decode, convert to a mode of Pillow, and resize.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.data.folders import RemoteFolder
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError, describe
 from hopfleet.phrases import did_you_mean
 from hopfleet.support.files import denied, retried
@@ -32,6 +33,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 NAMES = sorted(set(FORMATS.values()))
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Files:
     """Files of rows, and what their names do not tell.

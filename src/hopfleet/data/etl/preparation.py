@@ -52,6 +52,8 @@ from hopfleet.data.etl.workspace import Workspace, workspace_for
 from hopfleet.data.folders import open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
 from hopfleet.data.schema import Schema
+from hopfleet.domain import bounds
+from hopfleet.domain.signatures import checked
 from hopfleet.errors import DataError, UsageError
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.safe_text import masked_parts
@@ -68,6 +70,7 @@ ON_ERROR = ("raise", "skip", "keep")
 BACKENDS = ("local", "inline", "ray")
 
 
+@checked
 def prepare(
     source: Any,
     folder: str | os.PathLike[str],
@@ -105,11 +108,11 @@ def prepare(
         raise DataError(
             f"on_error={on_error!r}: unknown; {did_you_mean(on_error, ON_ERROR)}there are {', '.join(ON_ERROR)}"
         )
-    if not hasattr(partitions, "__index__") or operator.index(partitions) < 1:
-        raise DataError(f"partitions={partitions!r}: must be an integer of at least 1")
-    if not hasattr(seed, "__index__"):
-        raise DataError(f"seed={seed!r}: must be an integer")
-    if isinstance(error_limit, bool) or not isinstance(error_limit, int) or error_limit < 0:
+    if not 1 <= partitions <= bounds.MOST:
+        raise DataError(
+            f"partitions={shown(partitions)}: must be an integer of at least 1, and at most {bounds.MOST:,}"
+        )
+    if error_limit < 0:
         raise DataError(f"error_limit={error_limit!r}: must be a number of rows, at least 0")
     if backend not in BACKENDS:
         near = did_you_mean(backend, BACKENDS)
@@ -166,6 +169,7 @@ def _check_prepared(data: Dataset, recipe: Any, divide: Split | None) -> None:
         )
 
 
+@checked
 def split(
     source: Any,
     folder: str | os.PathLike[str] | None = None,
@@ -407,9 +411,9 @@ def _load(splits: Path) -> Array | None:
 def _workers(workers: int | str, size: int) -> int:
     if workers == "auto":
         return max(1, min(this_machine().cores, size // WORKER_BYTES))
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise DataError(f"workers={workers!r}: must be 'auto' or an integer of at least 1")
-    return workers
+    return bounds.integer("workers", workers, most=bounds.MOST_WORKERS)
 
 
 def _too_many(failures: Sequence[Failure], limit: int) -> str:

@@ -15,10 +15,12 @@ from hopfleet.data.columns import Array
 from hopfleet.data.etl.chunks import Chunk, Layout
 from hopfleet.data.spill import Sized
 from hopfleet.domain.seeds import derive
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, listed
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Split:
     """How rows are divided. The first split is the one for training, whose rows alone give statistics.

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopfleet.data.convert import row_columns
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError, describe
 from hopfleet.phrases import shown
 
@@ -18,6 +19,7 @@ ROWS = 1 << 16
 """Rows of a table."""
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Query:
     """The rows of an SQL query.

@@ -16,11 +16,14 @@ from hopfleet.data.convert import text_array
 from hopfleet.data.etl.csv_rows import bad_values
 from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
 from hopfleet.data.etl.statistics import Counts, Moments, Quantiles, is_coded_text, numbers, whole
+from hopfleet.domain import bounds
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, listed, shown
 from hopfleet.support.code_digests import digests
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number as float32.
@@ -67,6 +70,7 @@ class Number:
         return np.divide(np.subtract(array, middle), width, out=scaled, casting="same_kind")
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Category:
     """A category as int64: its rank among the categories of the training rows, the most frequent first.
@@ -81,6 +85,8 @@ class Category:
 
     def __post_init__(self) -> None:
         _check("unseen", self.unseen, ("other", "raise"))
+        if self.at_most is not None:
+            bounds.integer("at_most", self.at_most, most=bounds.ROWS)
 
     def fit(self, column: pa.ChunkedArray) -> Any:
         return Counts.of(column)
@@ -109,6 +115,7 @@ class Category:
 PARTS = ("year", "month", "day", "weekday", "hour", "minute", "second", "age")
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Date:
     """A date or time as a float32 for each of its ``parts``: year, month, day, weekday, hour, minute, second, or age.
@@ -121,6 +128,8 @@ class Date:
     format: str = ""
 
     def __post_init__(self) -> None:
+        if not len(self.parts):
+            raise DataError(f"parts={shown(self.parts)}: must name at least one of {', '.join(PARTS)}")
         for part in self.parts:
             _check("parts", part, PARTS)
 
@@ -160,6 +169,7 @@ class Date:
         return _cast(column, kind, strict=strict)
 
 
+@explained
 @dataclass(frozen=True, slots=True, repr=False)
 class Text:
     """A text as int64 tokens, made by the function ``tokenize``.
@@ -221,6 +231,7 @@ class Text:
 Step = Number | Category | Date | Text
 
 
+@explained
 class Tabular(Recipe):
     """The recipe for tables: a step for each column.
 
