@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.mutants import __main__ as tool
 from tools.mutants.__main__ import EQUIVALENT, all_mutants, equivalent
+from tools.mutants.campaign import Earlier, Verdict
 from tools.mutants.forks import TIMEOUT, Job, limit_step, run
 from tools.mutants.mutators import Mutant, mutants
 from tools.mutants.swap import loaded_functions, swap
@@ -195,3 +197,30 @@ def test_each_equivalent_mutant_exists_and_has_a_reason() -> None:
 def test_every_mutant_compiles() -> None:
     for mutant in mutants("module.py", SOURCE):
         assert mutant.code(SOURCE, "module.py").co_name in ("__init__", "add", "listed", "checks", "made")
+
+
+def test_survivors_are_tried_again_with_changed_tests_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROOT", "PACKAGE", "BUILD"):
+        monkeypatch.setattr(tool, name, tmp_path)
+    (tmp_path / "module.py").write_text(SOURCE)
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    first, second = tests / "test_first.py", tests / "test_second.py"
+    first.write_text("")
+    killed, survivor, other = mutants("module.py", SOURCE)[:3]
+    records = tool.Records("folder", [tests], fresh=False)
+    for mutant, outcome in ((killed, "killed"), (survivor, "survived")):
+        records.add(Verdict(mutant, outcome))
+
+    def known() -> object:
+        return tool.Records("folder", [tests], fresh=False).known([killed, survivor, other])
+
+    assert known() == ({killed.name: "killed", survivor.name: "survived"}, {})
+    second.write_text("")
+    assert known() == ({killed.name: "killed"}, {survivor.name: Earlier("survived", frozenset([first]))})
+    first.write_text("changed")
+    assert known() == ({killed.name: "killed"}, {survivor.name: Earlier("survived", frozenset())})
+    (tests / "conftest.py").write_text("LIMIT = 1")  # which all tests may use
+    assert known() == ({killed.name: "killed"}, {})
+    (tmp_path / "module.py").write_text(SOURCE + "\n")
+    assert known() == ({}, {})

@@ -2,9 +2,9 @@
 
 A path is a folder or a file below ``src/hopfleet``, whose tests are below ``tests`` in the folder of the same name.
 What was found is kept in ``build/mutants``, so the next run goes on where this one ended: mutants that a test killed
-stay killed while their file is the same, and survivors are tried again if the tests of their folder have changed.
+stay killed while their file is the same, and survivors are tried again with the modules of tests that have changed.
 
-Survivors that no test can tell from the original are in ``tests/mutants.toml``, with reasons, and do not count.
+Mutants that no test can tell from the original are in ``tests/mutants.toml``, with reasons; they are not tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants.campaign import Campaign, Verdict
+from tools.mutants.campaign import Campaign, Earlier, Verdict
 from tools.mutants.mutators import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -71,26 +71,34 @@ class Records:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         if fresh:
             self._file.unlink(missing_ok=True)
-        self._tests = _digest([file for path in tests for file in (sorted(path.rglob("*.py")) or [path])])
+        files = [file for path in tests for file in (sorted(path.rglob("*.py")) or [path])]
+        modules = [file for file in files if file.name.startswith("test_")]
+        self._shared = _digest([file for file in files if file not in modules])
+        self._tests = {str(file.relative_to(ROOT)): _digest([file]) for file in modules}
         self._sources: dict[str, str] = {}
 
-    def known(self, chosen: Sequence[Mutant]) -> dict[str, str]:
-        """Return the outcomes by the names of mutants."""
+    def known(self, chosen: Sequence[Mutant]) -> tuple[dict[str, str], dict[str, Earlier]]:
+        """Return outcomes by the names of mutants, and those of survivors that other tests may notice today."""
         by_name = {mutant.name: mutant for mutant in chosen}
-        found = {}
+        found, survivors, now = dict[str, str](), dict[str, Earlier](), (self._shared, self._tests)
         for line in self._file.read_text().splitlines() if self._file.exists() else ():
             told = json.loads(line)
-            mutant = by_name.get(told["name"])
-            if mutant is None or told["source"] != self._source(mutant):
+            name, outcome = told["name"], told["outcome"]
+            if name not in by_name or told["source"] != self._source(by_name[name]):
                 continue
-            if told["outcome"] in ("killed", "timeout") or told["tests"] == self._tests:
-                found[mutant.name] = told["outcome"]
-        return found
+            if outcome not in ("survived", "unreached") or (told["shared"], told["tests"]) == now:
+                found[name] = outcome
+            elif told["shared"] == self._shared:
+                same = [test for test, digest in self._tests.items() if told["tests"].get(test) == digest]
+                survivors[name] = Earlier(outcome, frozenset(ROOT / test for test in same))
+        return found, {name: earlier for name, earlier in survivors.items() if name not in found}
 
     def add(self, verdict: Verdict) -> None:
         mutant = verdict.mutant
-        told = {"name": mutant.name, "outcome": verdict.outcome, "by": verdict.by, "line": mutant.line}
-        told |= {"source": self._source(mutant), "tests": self._tests}
+        told: dict[str, object] = {"name": mutant.name, "outcome": verdict.outcome, "by": verdict.by}
+        told |= {"line": mutant.line, "source": self._source(mutant)}
+        if verdict.outcome in ("survived", "unreached"):
+            told |= {"shared": self._shared, "tests": self._tests}
         with self._file.open("a") as file:
             file.write(json.dumps(told) + "\n")
 
@@ -113,9 +121,12 @@ def _digest(files: Sequence[Path]) -> str:
 def try_mutants(path: str, chosen: Sequence[Mutant], tests: Sequence[Path], options: Options) -> dict[str, str]:
     """Return the outcomes of mutants by name: killed, timeout, survived or unreached."""
     records = Records(folder_of(path), tests, fresh=options.fresh)
-    outcomes = records.known(chosen)
+    outcomes, survivors = records.known(chosen)
     left = [mutant for mutant in chosen if mutant.name not in outcomes]
-    _say(f"{path}: {len(chosen)} mutants, {len(outcomes)} of them known from earlier runs")
+    _say(
+        f"{path}: {len(chosen)} mutants, {len(outcomes)} of them known from earlier runs, and {len(survivors)} "
+        "that survived the tests of then"
+    )
     if not left:
         return outcomes
     count = len(left)
@@ -127,7 +138,7 @@ def try_mutants(path: str, chosen: Sequence[Mutant], tests: Sequence[Path], opti
         if verdict.outcome in ("survived", "unreached") or done % 50 == 0:
             _say(f"  {done}/{count} {verdict.outcome}: {verdict.mutant.name} (line {verdict.mutant.line})")
 
-    campaign = Campaign(PACKAGE, left, options.processes, tell, _say)
+    campaign = Campaign(PACKAGE, left, survivors, options.processes, tell, _say)
     arguments = ["-qq", "-m", "not slow", "-p", "no:cacheprovider", "-o", "addopts="]
     arguments += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(ROOT), *map(str, tests)]
     if find_spec("hypothesis"):
@@ -143,19 +154,16 @@ def try_mutants(path: str, chosen: Sequence[Mutant], tests: Sequence[Path], opti
 
 def report(path: str, total: int, chosen: Sequence[Mutant], outcomes: dict[str, str]) -> list[str]:
     """Print the score of a path; return the names of survivors that should have been noticed."""
-    reasons = equivalent()
-    counted = Counter(outcomes[mutant.name] for mutant in chosen if mutant.name not in reasons)
-    known = sum(mutant.name in reasons for mutant in chosen)
+    counted = Counter(outcomes[mutant.name] for mutant in chosen)
     killed, tried = counted["killed"] + counted["timeout"], counted.total()
     _say(
         f"{path}: {killed}/{tried} killed = {killed / max(1, tried):.1%} ({counted['timeout']} by a timeout; "
-        f"{counted['survived']} survived, {counted['unreached']} reached by no test; {known} equivalent) of {total}"
+        f"{counted['survived']} survived, {counted['unreached']} reached by no test) of {total} that are not equivalent"
     )
     alive = [mutant for mutant in chosen if outcomes[mutant.name] in ("survived", "unreached")]
     return [
         f"{PACKAGE.relative_to(ROOT)}/{mutant.file}:{mutant.line} {outcomes[mutant.name]} {mutant.name}"
         for mutant in alive
-        if mutant.name not in reasons
     ]
 
 
@@ -174,9 +182,10 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    survivors, lines = [], []
+    survivors, lines, reasons = [], [], equivalent()
     for path in asked.paths:
-        chosen = every = [mutant for mutant in all_mutants(path) if asked.match in mutant.name]
+        every = [each for each in all_mutants(path) if asked.match in each.name and each.name not in reasons]
+        chosen = every
         if asked.sample is not None and asked.sample < len(every):
             places = random.Random(asked.seed).sample(range(len(every)), asked.sample)
             chosen = [every[place] for place in sorted(places)]

@@ -49,6 +49,10 @@ class Mutant:
         return f"{self.file}::{self.function}: {self.change}"
 
     @property
+    def place(self) -> tuple[str, str]:
+        return self.file, self.function
+
+    @property
     def line(self) -> int:
         return self.lines[-1]
 
