@@ -18,13 +18,12 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tools.mutants.campaign import Campaign, Earlier, Verdict
+from tools.mutants.campaign import Campaign, Earlier, Verdict, digest, is_module
 from tools.mutants.mutators import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +31,7 @@ PACKAGE = ROOT / "src/hopfleet"
 FOLDERS = ("controller", "scheduler", "store", "runtime", "search", "data/etl")
 EQUIVALENT = ROOT / "tests/mutants.toml"
 BUILD = ROOT / "build/mutants"
+TRACES = BUILD / "traces"
 TERMINAL = os.dup(1)
 """Where this tool writes, while pytest captures what tests write."""
 
@@ -72,9 +72,9 @@ class Records:
         if fresh:
             self._file.unlink(missing_ok=True)
         files = [file for path in tests for file in (sorted(path.rglob("*.py")) or [path])]
-        modules = [file for file in files if file.name.startswith("test_")]
-        self._shared = _digest([file for file in files if file not in modules])
-        self._tests = {str(file.relative_to(ROOT)): _digest([file]) for file in modules}
+        modules = [file for file in files if is_module(file)]
+        self._shared = digest([file for file in files if file not in modules])
+        self._tests = {str(file.relative_to(ROOT)): digest([file]) for file in modules}
         self._sources: dict[str, str] = {}
 
     def known(self, chosen: Sequence[Mutant]) -> tuple[dict[str, str], dict[str, Earlier]]:
@@ -104,7 +104,7 @@ class Records:
 
     def _source(self, mutant: Mutant) -> str:
         if mutant.file not in self._sources:
-            self._sources[mutant.file] = _digest([PACKAGE / mutant.file])
+            self._sources[mutant.file] = digest([PACKAGE / mutant.file])
         return self._sources[mutant.file]
 
 
@@ -112,10 +112,6 @@ class Records:
 class Options:
     processes: int
     fresh: bool
-
-
-def _digest(files: Sequence[Path]) -> str:
-    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def try_mutants(path: str, chosen: Sequence[Mutant], tests: Sequence[Path], options: Options) -> dict[str, str]:
@@ -138,7 +134,8 @@ def try_mutants(path: str, chosen: Sequence[Mutant], tests: Sequence[Path], opti
         if verdict.outcome in ("survived", "unreached") or done % 50 == 0:
             _say(f"  {done}/{count} {verdict.outcome}: {verdict.mutant.name} (line {verdict.mutant.line})")
 
-    campaign = Campaign(PACKAGE, left, survivors, options.processes, tell, _say)
+    TRACES.mkdir(exist_ok=True)
+    campaign = Campaign(PACKAGE, left, survivors, TRACES, options.processes, tell, _say)
     arguments = ["-qq", "-m", "not slow", "-p", "no:cacheprovider", "-o", "addopts="]
     arguments += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(ROOT), *map(str, tests)]
     if find_spec("hypothesis"):
@@ -187,8 +184,9 @@ def main() -> int:
         every = [each for each in all_mutants(path) if asked.match in each.name and each.name not in reasons]
         chosen = every
         if asked.sample is not None and asked.sample < len(every):
-            places = random.Random(asked.seed).sample(range(len(every)), asked.sample)
-            chosen = [every[place] for place in sorted(places)]
+            places = list(range(len(every)))
+            random.Random(asked.seed).shuffle(places)  # so a larger sample contains the smaller ones
+            chosen = [every[place] for place in sorted(places[: asked.sample])]
         tests = [tests.resolve() for tests in asked.tests or [tests_of(folder_of(path))]]
         outcomes = try_mutants(path, chosen, tests, Options(asked.processes, asked.fresh))
         lines.append((path, len(every), chosen, outcomes))

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -78,6 +79,8 @@ class Campaign:
     mutants: Sequence[Mutant]
     #: By the names of mutants that no test had noticed.
     survivors: Mapping[str, Earlier]
+    #: The folder that keeps what modules of tests reach, for the next run.
+    traces: Path
     processes: int
     tell: Callable[[Verdict], None]
     say: Callable[[str], None]
@@ -134,16 +137,24 @@ class Campaign:
         for item in items.values():
             modules.setdefault(item.path, []).append(item)
         self.say(f"{len(items)} tests in {len(modules)} modules: which lines does each reach?")
+        helpers = [file for file in (session.config.rootpath / "tests").rglob("*.py") if not is_module(file)]
+        code = digest(sorted([*self.package.rglob("*.py"), *helpers]))
+        files = {path: self.traces / f"{path.stem}-{digest([path])}-{code}.json" for path in modules}
         jobs = [
             Job(path, _Tracing(session, chosen, self.package), TRACED_SECONDS, 2 * TRACED_SECONDS)
             for path, chosen in modules.items()
+            if not files[path].exists()
         ]
-        found, imported = dict[str, Reached](), dict[str, None]()
+        traces = [json.loads(file.read_text()) for file in files.values() if file.exists()]
         for ended in run(jobs, self.processes):
             if ended.outcome != "0":
                 self.broken.append(f"{ended.subject}: {ended.outcome}")
                 continue
-            told = json.loads(ended.result)
+            traces.append(json.loads(ended.result))
+            if not traces[-1]["failed"]:
+                files[ended.subject].write_text(ended.result)
+        found, imported = dict[str, Reached](), dict[str, None]()
+        for told in traces:
             self.broken += told["failed"]
             imported.update(dict.fromkeys(told["imported"]))
             found |= {test: Reached(**each) for test, each in told["reached"].items()}
@@ -152,6 +163,15 @@ class Campaign:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         return found
+
+
+def digest(files: Sequence[Path]) -> str:
+    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def is_module(file: Path) -> bool:
+    """Whether a file has tests, and not what several of those files share."""
+    return file.name.startswith("test_")
 
 
 def _verdict(mutant: Mutant, outcome: str, result: str) -> Verdict:
