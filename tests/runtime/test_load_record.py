@@ -33,6 +33,7 @@ from hopfleet.ui.board import Board
 from hopfleet.ui.details import worker_load
 from hopfleet.worker.protocol import Beat
 from tests.helpers.cli import fitted
+from tests.helpers.open_files import synced
 
 
 class Workers:
@@ -46,6 +47,14 @@ class Workers:
         return [health_of(f"w{number}", "here", 10 + number, 0.0, [beat]) for number in range(self.count)]
 
 
+class Restarting(Workers):
+    """The last worker is another process at each look."""
+
+    def health(self) -> list[WorkerHealth]:
+        *others, last = super().health()
+        return [*others, replace(last, pid=int(self.now))]
+
+
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Yield a clock that tests set."""
@@ -55,9 +64,9 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     yield clock
 
 
-def sampled(file: Path, now: SimpleNamespace, seconds: int, workers: int = 2) -> list[Sample]:
+def sampled(file: Path, now: SimpleNamespace, seconds: int, backend: Workers | None = None) -> list[Sample]:
     """Run for some seconds, and return the samples in the file."""
-    backend = Workers(workers)
+    backend = backend or Workers(2)
     with Chores() as chores:
         record = LoadRecord(file, backend, chores)
         for _ in range(seconds):
@@ -74,7 +83,9 @@ def test_a_run_of_any_length_has_a_bounded_number_of_samples(tmp_path: Path, now
     found = sampled(file, now, MOST_SAMPLES - 1)
     assert [sample.time for sample in found] == [1e9 + 102 + place for place in range(MOST_SAMPLES - 2)]
     assert all(dict(sample.workers) == dict.fromkeys(("w0", "w1"), (0.5, 100, 0.25, 7)) for sample in found)
-    found = sampled(file, now, 3 * MOST_SAMPLES)  # a run that is continued
+    with synced() as waited:
+        found = sampled(file, now, 3 * MOST_SAMPLES)  # a run that is continued
+    assert waited == [], "a record waits for no disk"
     assert MOST_SAMPLES // 2 <= len(found) < MOST_SAMPLES
     times = [sample.time for sample in found]
     assert times == sorted(set(times)) and times[0] == 1e9 + 102 + 2**3 - 1 and times[-1] > 1e9 + now.at - 16
@@ -82,7 +93,12 @@ def test_a_run_of_any_length_has_a_bounded_number_of_samples(tmp_path: Path, now
 
 
 def test_a_sample_has_a_bounded_number_of_workers(tmp_path: Path, now: SimpleNamespace) -> None:
-    assert len(sampled(tmp_path / "load", now, 2, workers=1000)[0].workers) == MOST_WORKERS
+    assert len(sampled(tmp_path / "load", now, 2, Workers(1000))[0].workers) == MOST_WORKERS
+
+
+def test_a_sample_has_the_workers_that_were_measured(tmp_path: Path, now: SimpleNamespace) -> None:
+    found = sampled(tmp_path / "load", now, 3, Restarting(2))
+    assert [list(sample.workers) for sample in found] == [["w0"], ["w0"]]
 
 
 def test_lines_that_are_damaged_are_left_out(tmp_path: Path, now: SimpleNamespace) -> None:
