@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from hopfleet.domain.messages import (
-    EpochEnded,
     Message,
     RunStarted,
-    TrialAdded,
     TrialRolledBack,
-    UnitFinished,
     WorkerJoined,
 )
 from hopfleet.domain.step_values import StepValues
-from hopfleet.domain.unit import Unit
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.charts import chart_data
 from hopfleet.monitor.frame import steps_frame
 from hopfleet.monitor.history import History
-from hopfleet.monitor.steps import Curves, LoggedSteps
-from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo, TrialInfo
-
-DEFINITION = {
-    "train": {"rows": 25, "partitions": 2},
-    "partition_rows": [20, 5],
-    "batch_size": 5,
-    "drop_last": False,
-    "search": {"max_epochs": 2},
-}
-"""Four steps in partition 0 and one in partition 1."""
-
-
-def values(*points: tuple[int, float], pace: int = 1) -> StepValues:
-    return StepValues({"x": (tuple(step for step, _ in points), tuple(value for _, value in points))}, pace)
-
-
-def unit(version: int, partition: int, logged: StepValues | None, trial: str = "t1") -> UnitFinished:
-    epoch = (version + 1) // 2
-    return UnitFinished("w0", Unit(trial, epoch, partition), version, version, 0.0, 1.0, logged=logged)
-
-
-def added(config: dict[str, Any] | None = None, visits: tuple[int, ...] = ()) -> TrialAdded:
-    return TrialAdded("t1", 1, config or {}, seed=1, epochs=2, visits=visits)
+from hopfleet.monitor.steps import LoggedSteps
+from tests.helpers.logged_steps import DEFINITION, FIRST, added, unit, values
 
 
 def fold(*messages: Message) -> History:
@@ -56,9 +29,6 @@ def fold(*messages: Message) -> History:
 
 def points(history: History, name: str = "x") -> list[tuple[int, float]]:
     return list(zip(*history.logged(history.trials["t1"])[name], strict=True))
-
-
-FIRST = [unit(1, 1, values((0, 1.0))), unit(2, 0, values((0, 2.0), (3, 3.0))), unit(3, 0, values((1, 4.0)))]
 
 
 @pytest.mark.parametrize(
@@ -90,40 +60,6 @@ def test_nothing_logged_needs_no_definition() -> None:
     logged.add(1, 0, None)
     assert logged.curves({}, {}) == {}
     assert logged.names == set()
-
-
-class Heard(Callback):
-    def __init__(self) -> None:
-        self.found: list[tuple[int, Curves]] = []
-
-    def on_steps_logged(self, trial: TrialInfo, epoch: int, curves: Curves) -> None:
-        self.found.append((epoch, curves))
-
-
-def test_callbacks_hear_of_each_epoch_once(tmp_path: Any) -> None:
-    heard = Heard()
-    observer = CallbackObserver([heard], ExperimentInfo("test", tmp_path, "loss", "min"))
-    third = unit(3, 0, values((1, 4.0)))
-    for message in (
-        *(RunStarted("1", definition=DEFINITION), added(), *FIRST[:2]),
-        EpochEnded("t1", 1, 2, {"loss": 1.0}, best=True),
-        # The epoch is trained again, ends again, and is not told again.
-        *(TrialRolledBack("t1", 0), *FIRST[:2], EpochEnded("t1", 1, 2, {"loss": 1.0}, best=True)),
-        *(TrialRolledBack("t0", 0), third, unit(4, 1, None), EpochEnded("t1", 2, 4, {"loss": 1.0}, best=True)),
-    ):
-        observer.update(0.0, message)
-    assert heard.found == [(1, {"x": ([0, 1, 4], [1.0, 2.0, 3.0])}), (2, {"x": ([6], [4.0])})]
-
-
-def test_runs_that_continue_tell_only_of_new_epochs(tmp_path: Any) -> None:
-    heard = Heard()
-    observer = CallbackObserver([heard], ExperimentInfo("test", tmp_path, "loss", "min", resumed=True))
-    for message in (RunStarted("1", definition=DEFINITION), added(), *FIRST[:2]):
-        observer.recall(0.0, message)
-    observer.recall(0.0, EpochEnded("t1", 1, 2, {"loss": 1.0}, best=True))
-    for message in (RunStarted("1"), FIRST[2], unit(4, 1, None), EpochEnded("t1", 2, 4, {"loss": 1.0}, best=True)):
-        observer.update(0.0, message)
-    assert heard.found == [(2, {"x": ([6], [4.0])})]
 
 
 def test_tables_and_charts() -> None:

@@ -131,6 +131,7 @@ def test_load_is_measured_between_two_reports_of_one_process() -> None:
     first = health_of("w1", "here", 1, 0.0, [Beat(1, 1, 10.0, 100.0), Beat(2, 2, 20.0, 7.0, 0.5)])
     later = health_of("w1", "here", 1, 0.0, [Beat(4, 1, 11.0, 102.0, 0.25), Beat(2, 3, 22.0, 9.0, 0.75)])
     assert load(first, later) == (1.5, 6, 0.5, 4), "processes of a team count together"
+    assert load(first, replace(later, processor=30.0)) == (0.0, 6, 0.5, 4), "an idle worker"
     assert load(first, first) is None, "nothing was heard"
     assert load(first, replace(later, pid=2)) is None, "another process of the same name"
     assert load(later, replace(first, clock=110.0)) is None

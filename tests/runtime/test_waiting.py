@@ -121,6 +121,39 @@ def test_copies_that_wait_for_a_disk_end_with_the_run():
     assert done == [False]
 
 
+def test_copies_are_under_way_until_the_last_is_made():
+    copies, begun, goes_on = Copies(), threading.Event(), threading.Event()
+    assert not copies.busy
+    copies.add(lambda: None)
+    copies.add(lambda: begun.set() or goes_on.wait(60))
+    thread = copies._chores._thread
+    assert begun.wait(60) and copies.busy
+    goes_on.set()
+    copies.finish()
+    thread.join(60)
+    assert not copies.busy
+
+
+class Patient(SpyBackend):
+    """Notes how long the run would wait for an event."""
+
+    def receive(self, timeout):
+        self.log.append(("receive", timeout))
+        return super().receive(timeout)
+
+
+@pytest.mark.parametrize("copying", [False, True])
+def test_a_run_looks_at_copies_often_and_gives_up_those_that_are_left_at_its_end(tmp_path, copying):
+    ended = threading.Event()
+    with Bench(tmp_path, backend=Patient) as bench:
+        if copying:
+            bench.loop._copies.add(lambda: ended.wait(60))
+        assert bench.loop.run(START) is True
+        ended.set()
+        assert set(bench.of("receive")) == {loops.COPY_SECONDS if copying else loops.WAIT_SECONDS}
+        assert not bench.loop._copies.pause(0.0)
+
+
 def test_a_run_that_fails_does_not_wait_for_what_is_done_beside_it(tmp_path):
     """Nor does it leave a thread behind once that is done."""
     goes_on, ended, before = threading.Event(), [], set(threading.enumerate())
