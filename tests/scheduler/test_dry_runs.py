@@ -8,10 +8,9 @@ import statistics
 import pytest
 
 from hopfleet.domain.unit import Unit
-from hopfleet.scheduler.dryrun import Outcome, dry_run, later, lognormal
+from hopfleet.scheduler.dryrun import Outcome, dry_run, later, lognormal, rehearse
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
-from hopfleet.scheduler.rehearsal import rehearse
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import initial_state
 from tests.helpers.schedule_desk import trial

@@ -11,13 +11,13 @@ import pytest
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.dryrun import rehearse
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import replicated
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.replicated import Replicated
 from hopfleet.scheduler.progress import Outcome
-from hopfleet.scheduler.rehearsal import rehearse
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.simulation.layouts import simulate_scenario
 from hopfleet.simulation.scenario import Scenario, SimulatedNode

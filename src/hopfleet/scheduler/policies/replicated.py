@@ -12,9 +12,9 @@ from collections.abc import Callable
 from copy import deepcopy
 
 from hopfleet.scheduler.dispatch import Policy
+from hopfleet.scheduler.dryrun import rehearse
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
-from hopfleet.scheduler.rehearsal import rehearse
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.slots import Assignment
 
