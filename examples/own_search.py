@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import hopfleet as hop
-from hopfleet.domain.space import configure, values
+from hopfleet.extend import configure, values
 
 
 class Climb(hop.Search):

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hopfleet.support.lazy import lazy
+
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("compare", "create_study", "fit", "optimize", "run", "Study", "study", "Tune", "tune", "Tuner"),
+        "hop.Experiment(task, train=..., space=..., search=...).fit()",
+    ),
+    **dict.fromkeys(("BayesSearchCV", "GridSearchCV", "RandomizedSearchCV"), "hop.HopSearchCV(...)"),
+    **dict.fromkeys(("Dataloader", "DataLoader", "TensorDataset"), "train=(X, y), or hop.partition(data, FOLDER)"),
+    **dict.fromkeys(("EarlyStopping", "early_stopping"), "stop=hop.Patience(epochs=3)"),
+    **dict.fromkeys(("report", "log", "log_metrics"), "metrics(self, model, batch) in the task, which returns a dict"),
+    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler"), "hop.ASHA(...)"),
+    **dict.fromkeys(("MedianPruner", "MedianStoppingRule"), "stop=hop.Median()"),
+    "PopulationBasedTraining": "hop.PBT(...)",
+    "suggest_float": "hop.uniform(low, high) or hop.loguniform(low, high)",
+    "suggest_int": "hop.randint(low, high)",
+    "suggest_categorical": "hop.choice([...])",
+    **dict.fromkeys(("RandomSampler", "RandomSearch"), "hop.Random(...)"),
+    **dict.fromkeys(("GridSampler", "GridSearch"), "hop.Grid(...)"),
+    **dict.fromkeys(("OptunaSearch", "TPESampler"), "hop.TPE(...)"),
+}
+"""Names of other libraries: what to write instead."""
 
 if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
@@ -98,146 +119,5 @@ if TYPE_CHECKING:
     from hopfleet.simulation.backend import Simulated as Simulated
     from hopfleet.simulation.simulator import simulate as simulate
     from hopfleet.version import __version__ as __version__
-
-_HOMES = {
-    "__version__": "hopfleet.version",
-    "AllTrialsFailed": "hopfleet.errors",
-    "ASHA": "hopfleet.search.asha",
-    "Budget": "hopfleet.search.stopping",
-    "Bundle": "hopfleet.runs.bundle",
-    "Callback": "hopfleet.runtime.callbacks",
-    "capturable": "hopfleet.frameworks.torch.capturable",
-    "Category": "hopfleet.data.etl",
-    "choice": "hopfleet.domain.space",
-    "Clone": "hopfleet.search.base",
-    "CMAES": "hopfleet.search.optuna",
-    "Control": "hopfleet.runs.control",
-    "control": "hopfleet.runs.control",
-    "Counts": "hopfleet.data.etl",
-    "Dataset": "hopfleet.data",
-    "Date": "hopfleet.data.etl",
-    "Ensemble": "hopfleet.runs.ensemble",
-    "ETLSpec": "hopfleet.data.etl",
-    "Experiment": "hopfleet.experiment.experiment",
-    "Files": "hopfleet.data.etl",
-    "FunctionTask": "hopfleet.frameworks.torch.task",
-    "GP": "hopfleet.search.optuna",
-    "Grid": "hopfleet.search.grid",
-    "grid_search": "hopfleet.domain.space",
-    "HopfleetError": "hopfleet.errors",
-    "HopSearchCV": "hopfleet.frameworks.sklearn.search_cv",
-    "Hyperband": "hopfleet.search.hyperband",
-    "Images": "hopfleet.data.etl",
-    "Inline": "hopfleet.backends.inline",
-    "Interrupted": "hopfleet.errors",
-    "JaxTask": "hopfleet.frameworks.jax.task",
-    "KerasFunctionTask": "hopfleet.frameworks.keras.task",
-    "KerasTask": "hopfleet.frameworks.keras.task",
-    "LightningTask": "hopfleet.frameworks.lightning.task",
-    "live": "hopfleet.data",
-    "load": "hopfleet.runs.results",
-    "load_bundle": "hopfleet.runs.bundle",
-    "load_recipe": "hopfleet.data.etl",
-    "Local": "hopfleet.backends.local.backend",
-    "lograndint": "hopfleet.domain.space",
-    "loguniform": "hopfleet.domain.space",
-    "Median": "hopfleet.search.stopping",
-    "Moments": "hopfleet.data.etl",
-    "normal": "hopfleet.domain.space",
-    "NSGA2": "hopfleet.search.optuna",
-    "Number": "hopfleet.data.etl",
-    "open_dataset": "hopfleet.data",
-    "Optuna": "hopfleet.search.optuna",
-    "pad": "hopfleet.data",
-    "partition": "hopfleet.data",
-    "Patience": "hopfleet.search.stopping",
-    "PBT": "hopfleet.search.pbt",
-    "prepare": "hopfleet.data.etl",
-    "Preview": "hopfleet.forecast.preview",
-    "qloguniform": "hopfleet.domain.space",
-    "Quantiles": "hopfleet.data.etl",
-    "Query": "hopfleet.data.etl",
-    "quniform": "hopfleet.domain.space",
-    "randint": "hopfleet.domain.space",
-    "Random": "hopfleet.search.random",
-    "Ray": "hopfleet.backends.ray.backend",
-    "Recipe": "hopfleet.data.etl",
-    "Results": "hopfleet.runs.results",
-    "Rule": "hopfleet.search.stopping",
-    "RunOptions": "hopfleet.experiment.options",
-    "sample_from": "hopfleet.domain.space",
-    "Search": "hopfleet.search.base",
-    "secret": "hopfleet.domain.secrets",
-    "simulate": "hopfleet.simulation.simulator",
-    "Simulated": "hopfleet.simulation.backend",
-    "SklearnTask": "hopfleet.frameworks.sklearn.task",
-    "Split": "hopfleet.data.etl",
-    "split": "hopfleet.data.etl",
-    "state_dict": "hopfleet.runs.weights",
-    "Stop": "hopfleet.search.base",
-    "Stopping": "hopfleet.search.stopping",
-    "StoppingRule": "hopfleet.search.stopping",
-    "SuccessiveHalving": "hopfleet.search.halving",
-    "Suggestion": "hopfleet.search.base",
-    "Tabular": "hopfleet.data.etl",
-    "Text": "hopfleet.data.etl",
-    "SubEpochSpec": "hopfleet.frameworks.torch.sub_epoch",
-    "TorchTask": "hopfleet.frameworks.torch.task",
-    "TPE": "hopfleet.search.optuna",
-    "Train": "hopfleet.search.base",
-    "TransformersTask": "hopfleet.frameworks.transformers.task",
-    "TrialResult": "hopfleet.runs.trial_result",
-    "TrialState": "hopfleet.domain.trial",
-    "uniform": "hopfleet.domain.space",
-    "WholeSet": "hopfleet.frameworks.whole_set",
-    "WorkerOptions": "hopfleet.experiment.options",
-}
-
-__all__ = sorted(_HOMES)
-
-
-_ELSEWHERE = {
-    **dict.fromkeys(
-        ("compare", "create_study", "fit", "optimize", "run", "Study", "study", "Tune", "tune", "Tuner"),
-        "hop.Experiment(task, train=..., space=..., search=...).fit()",
-    ),
-    **dict.fromkeys(("BayesSearchCV", "GridSearchCV", "RandomizedSearchCV"), "hop.HopSearchCV(...)"),
-    **dict.fromkeys(("Dataloader", "DataLoader", "TensorDataset"), "train=(X, y), or hop.partition(data, FOLDER)"),
-    **dict.fromkeys(("EarlyStopping", "early_stopping"), "stop=hop.Patience(epochs=3)"),
-    **dict.fromkeys(("report", "log", "log_metrics"), "metrics(self, model, batch) in the task, which returns a dict"),
-    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler"), "hop.ASHA(...)"),
-    **dict.fromkeys(("MedianPruner", "MedianStoppingRule"), "stop=hop.Median()"),
-    "PopulationBasedTraining": "hop.PBT(...)",
-    "suggest_float": "hop.uniform(low, high) or hop.loguniform(low, high)",
-    "suggest_int": "hop.randint(low, high)",
-    "suggest_categorical": "hop.choice([...])",
-    **dict.fromkeys(("RandomSampler", "RandomSearch"), "hop.Random(...)"),
-    **dict.fromkeys(("GridSampler", "GridSearch"), "hop.Grid(...)"),
-    **dict.fromkeys(("OptunaSearch", "TPESampler"), "hop.TPE(...)"),
-}
-"""Names of other libraries: what to write instead."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        if name.startswith("__"):  # tools look for such names; users do not mistype them
-            raise AttributeError(f"module 'hopfleet' has no attribute {name!r}")
-        from hopfleet.phrases import did_you_mean
-
-        where = _ELSEWHERE.get(name)
-        remedy = f"write {where}" if where else did_you_mean(name, _HOMES).rstrip() or "dir(hopfleet) lists all names"
-        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}; {remedy}")
-    # Imported modules stay, and looking through all of them for garbage, again and again, takes a third of the time.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    finally:
-        if collects:
-            gc.enable()
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+else:
+    __all__, __getattr__, __dir__ = lazy(__name__, ELSEWHERE)

@@ -17,28 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from hopfleet.backends.base import Backend
 from hopfleet.data import partition
-from hopfleet.domain.messages import (
-    RELEASED,
-    Event,
-    RunUnit,
-    SaveVersion,
-    UnitFailed,
-    UnitFinished,
-    UnitStopped,
-    VersionLost,
-    VersionSaved,
-    WorkerJoined,
-    WorkerLost,
-)
-from hopfleet.domain.trial import Trial
-from hopfleet.domain.unit import Unit, Work
-from hopfleet.domain.version_ref import VersionRef
-from hopfleet.store.versions.local import Versions
+from hopfleet.extend import Backend, Trial, Unit, VersionRef, Versions, Work, WorkerSpec
+from hopfleet.extend import messages as m
 from hopfleet.support.files import make_folder, overwrite
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.spec import WorkerSpec
 
 PATIENCE = 240
 """Rounds of a quarter of a second to wait for an expected event."""
@@ -59,7 +42,7 @@ class BackendSuite:
         backend = self.make()
         backend.start(spec(folder), workers)
         try:
-            joined = wait_for(backend, WorkerJoined, workers)
+            joined = wait_for(backend, m.WorkerJoined, workers)
             yield backend, [event.worker for event in joined]
             backend.close()
         except BaseException:
@@ -73,7 +56,7 @@ class BackendSuite:
     def test_a_unit_runs_to_its_end(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, _)):
             backend.send(unit(first, partition=1), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert (event.worker, event.unit) == (first, Unit("t0001", 1, 1))
             assert (event.attempt, event.version) == (1, 1)
             assert event.started <= event.ended <= backend.now()
@@ -82,26 +65,26 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, workers):
             for number, worker in enumerate(workers, 1):
                 backend.send(unit(worker, f"t{number:04d}"), trial(f"t{number:04d}"))
-            events = wait_for(backend, UnitFinished, 2)
+            events = wait_for(backend, m.UnitFinished, 2)
             assert {event.worker for event in events} == set(workers)
 
     def test_a_worker_executes_in_order(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, _)):
             for number in range(3):
                 backend.send(unit(first, version=number, partition=number % 2, attempt=number), trial())
-            events = wait_for(backend, UnitFinished, 3)
+            events = wait_for(backend, m.UnitFinished, 3)
             assert [event.attempt for event in events] == [0, 1, 2]
 
     def test_a_saved_version_hops_to_another_worker(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
-            wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, VersionRef("t0001", 1, 7), True), trial())
-            (saved,) = wait_for(backend, VersionSaved)
+            wait_for(backend, m.UnitFinished)
+            backend.send(m.SaveVersion(first, VersionRef("t0001", 1, 7), True), trial())
+            (saved,) = wait_for(backend, m.VersionSaved)
             assert (saved.ref, saved.durable) == (VersionRef("t0001", 1, 7), True)
             source = {"saved": 7, "digest": saved.digest}
             backend.send(unit(second, version=1, partition=1, last=True, **source), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert (event.worker, event.version) == (second, 2)
             if self.trains:
                 assert event.hopped
@@ -112,7 +95,7 @@ class BackendSuite:
     def test_an_evaluation_reports_metrics(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, _)):
             backend.send(unit(first, attempt=5, work=Work.EVALUATE), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert (event.worker, event.unit) == (first, Unit("t0001", 1, 0, Work.EVALUATE))
             assert (event.attempt, event.version) == (5, 0)
             assert event.sums
@@ -135,7 +118,7 @@ class BackendSuite:
             assert not list((tmp_path / "checkpoints").glob("**/*.safetensors"))
             # The probe does not count as training.
             backend.send(unit(first), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert event.sums["train_units"].mean == 1.0
             assert not event.hopped
 
@@ -144,23 +127,23 @@ class BackendSuite:
             return
         with self.started(tmp_path) as (backend, (first, _)):
             backend.send(unit(first, "t0002"), trial("t0002", fault=True))
-            (event,) = wait_for(backend, UnitFailed)
+            (event,) = wait_for(backend, m.UnitFailed)
             assert event.trial == "t0002"
             assert "asked to fail" in event.error
             assert "asked to fail" in event.traceback
             assert "asked to fail" in backend.probe(trial("t0002", fault=True)).error
             backend.send(unit(first, attempt=2), trial())
-            wait_for(backend, UnitFinished)
+            wait_for(backend, m.UnitFinished)
 
     def test_a_version_that_is_not_there_is_reported(self, tmp_path: Path) -> None:
         if not self.trains:
             return
         with self.started(tmp_path) as (backend, (first, _)):
             backend.send(unit(first, version=7), trial())
-            (event,) = wait_for(backend, VersionLost)
+            (event,) = wait_for(backend, m.VersionLost)
             assert (event.ref, event.worker, event.attempt) == (VersionRef("t0001", 7, None), first, 1)
-            backend.send(SaveVersion(first, VersionRef("t0001", 3, 5), False, saved=2), trial())
-            (event,) = wait_for(backend, VersionLost)
+            backend.send(m.SaveVersion(first, VersionRef("t0001", 3, 5), False, saved=2), trial())
+            (event,) = wait_for(backend, m.VersionLost)
             assert (event.ref, event.attempt) == (VersionRef("t0001", 3, 2), 5)
 
     def test_a_damaged_version_is_reported(self, tmp_path: Path) -> None:
@@ -168,40 +151,40 @@ class BackendSuite:
             return
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
-            wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, VersionRef("t0001", 1, 7), True), trial())
-            (saved,) = wait_for(backend, VersionSaved)
+            wait_for(backend, m.UnitFinished)
+            backend.send(m.SaveVersion(first, VersionRef("t0001", 1, 7), True), trial())
+            (saved,) = wait_for(backend, m.VersionSaved)
             path = Versions(tmp_path / "checkpoints").path(VersionRef("t0001", 1, 7), durable=True)
             body = path.read_bytes()
             overwrite(path, [body[:-1] + bytes([body[-1] ^ 1])])
             backend.send(unit(second, version=1, attempt=8, saved=7, digest=saved.digest), trial())
-            (event,) = wait_for(backend, VersionLost)
+            (event,) = wait_for(backend, m.VersionLost)
             assert (event.ref, event.worker, event.attempt) == (VersionRef("t0001", 1, 7), second, 8)
             assert "another SHA-256" in event.reason
 
     def test_more_workers_are_added(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, workers):
             backend.add(2)
-            added = [event.worker for event in wait_for(backend, WorkerJoined, 2)]
+            added = [event.worker for event in wait_for(backend, m.WorkerJoined, 2)]
             assert len({*workers, *added}) == 4
             backend.send(unit(added[1]), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert event.worker == added[1]
 
     def test_a_released_worker_saves_and_goes_for_good(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
-            wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, VersionRef("t0001", 1, 2), True), trial())
+            wait_for(backend, m.UnitFinished)
+            backend.send(m.SaveVersion(first, VersionRef("t0001", 1, 2), True), trial())
             backend.release(first)
             saved, lost = wait_for_any(backend, 2)
-            assert isinstance(saved, VersionSaved) and saved.ref == VersionRef("t0001", 1, 2)
-            assert lost == WorkerLost(first, RELEASED)
+            assert isinstance(saved, m.VersionSaved) and saved.ref == VersionRef("t0001", 1, 2)
+            assert lost == m.WorkerLost(first, m.RELEASED)
             backend.send(unit(second, version=1, partition=1, saved=2, digest=saved.digest), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert (event.worker, event.version) == (second, 2)
             backend.add(1)  # no other worker joins
-            (joined,) = wait_for(backend, WorkerJoined)
+            (joined,) = wait_for(backend, m.WorkerJoined)
             assert joined.worker not in (first, second)
 
     def test_a_retired_worker_that_is_lost_is_not_replaced(self, tmp_path: Path) -> None:
@@ -211,13 +194,13 @@ class BackendSuite:
             backend.send(unit(first, "t0003"), trial("t0003", seconds=60.0))
             backend.retire(first)
             backend.stop(first)
-            (lost,) = wait_for(backend, WorkerLost)
+            (lost,) = wait_for(backend, m.WorkerLost)
             assert lost.worker == first
             backend.add(1)  # no other worker joins
-            (joined,) = wait_for(backend, WorkerJoined)
+            (joined,) = wait_for(backend, m.WorkerJoined)
             for worker in (second, joined.worker):
                 backend.send(unit(worker), trial())
-                wait_for(backend, UnitFinished)
+                wait_for(backend, m.UnitFinished)
 
     def test_a_stopped_worker_gives_up_and_is_replaced(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, second)):
@@ -225,13 +208,13 @@ class BackendSuite:
             backend.stop(first)
             if self.stops:
                 lost, joined = wait_for_any(backend, 2)
-                assert isinstance(lost, WorkerLost) and lost.worker == first
-                assert isinstance(joined, WorkerJoined) and joined.worker != second
+                assert isinstance(lost, m.WorkerLost) and lost.worker == first
+                assert isinstance(joined, m.WorkerJoined) and joined.worker != second
                 first = joined.worker
             else:
-                wait_for(backend, UnitFinished)
+                wait_for(backend, m.UnitFinished)
             backend.send(unit(first, attempt=2), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert (event.worker, event.attempt) == (first, 2)
 
     def test_a_unit_is_given_up_and_its_worker_lives_on(self, tmp_path: Path) -> None:
@@ -239,19 +222,19 @@ class BackendSuite:
             backend.send(unit(first, "t0003"), trial("t0003", seconds=0.5 if self.stops else 0.0))
             backend.give_up(first, 1)
             if self.stops:
-                (stopped,) = wait_for(backend, UnitStopped)
+                (stopped,) = wait_for(backend, m.UnitStopped)
                 assert (stopped.worker, stopped.unit, stopped.attempt) == (first, Unit("t0003", 1, 0), 1)
             else:
-                wait_for(backend, UnitFinished)
+                wait_for(backend, m.UnitFinished)
             backend.give_up(first, 1)  # too late
             backend.send(unit(first, attempt=2), trial())
-            (event,) = wait_for(backend, UnitFinished)
+            (event,) = wait_for(backend, m.UnitFinished)
             assert (event.worker, event.attempt) == (first, 2)
 
     def test_killing_leaves_nothing_behind(self, tmp_path: Path) -> None:
         backend = self.make()
         backend.start(spec(tmp_path), 2)
-        wait_for(backend, WorkerJoined, 2)
+        wait_for(backend, m.WorkerJoined, 2)
         backend.close(kill=True)
 
 
@@ -288,9 +271,9 @@ def unit(
     version: int = 0,
     saved: int | None = None,
     **values: Any,
-) -> RunUnit:
+) -> m.RunUnit:
     """Return the command to run a unit of the first epoch from a version."""
-    return RunUnit(worker, Unit(name, 1, partition, work), attempt, VersionRef(name, version, saved), **values)
+    return m.RunUnit(worker, Unit(name, 1, partition, work), attempt, VersionRef(name, version, saved), **values)
 
 
 def wait_for(backend: Backend, kind: Callable[..., Any], count: int = 1) -> list[Any]:
@@ -302,7 +285,7 @@ def wait_for(backend: Backend, kind: Callable[..., Any], count: int = 1) -> list
 
 def wait_for_any(backend: Backend, count: int) -> list[Any]:
     """Return the next ``count`` events."""
-    events: list[Event] = []
+    events: list[m.Event] = []
     for _ in range(PATIENCE):
         events += backend.receive(0.25)
         if len(events) >= count:

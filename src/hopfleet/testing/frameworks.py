@@ -31,13 +31,21 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from hopfleet.domain.placement import Placement
-from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.space import grid_search
-from hopfleet.errors import CheckpointError
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions, WorkerOptions
-from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
+from hopfleet.extend import (
+    Batch,
+    Batches,
+    CheckpointError,
+    EngineCache,
+    Framework,
+    IsolationError,
+    Placement,
+    RowSum,
+    Session,
+    Task,
+)
 from hopfleet.runs.replay import replay
 from hopfleet.search.grid import Grid
 from hopfleet.support.files import overwrite

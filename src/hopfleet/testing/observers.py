@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
-from hopfleet.monitor.observer import Observer
-from hopfleet.runtime.callbacks import HOOKS, Callback, CallbackObserver, ExperimentInfo, overrides
-from hopfleet.search.base import Search
+from hopfleet.extend import Callback, ExperimentInfo, Observer, Search
+from hopfleet.extend import messages as m
+from hopfleet.runtime.callbacks import HOOKS, CallbackObserver, overrides
 from hopfleet.search.pbt import PBT
 from hopfleet.search.random import Random
 from hopfleet.support.files import temporary_folder

@@ -16,10 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hopfleet.scheduler.dispatch import Policy
+from hopfleet.extend import Assignment, Policy, Search
 from hopfleet.scheduler.schedule import Schedule
-from hopfleet.scheduler.slots import Assignment
-from hopfleet.search.base import Search
 from hopfleet.search.random import Random
 from hopfleet.testing.searches import SearchSuite
 from hopfleet.testing.virtual import Run, Setting

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hopfleet.domain.bounds import DEPTH, SIZE
-from hopfleet.domain.messages import RequestAnswered, RequestMade
-from hopfleet.store.base import JournalStore
-from hopfleet.store.folder import RunFolder
+from hopfleet.extend import JournalStore, RunFolder
+from hopfleet.extend import messages as m
 
 
 class RequestSuite:
@@ -35,8 +34,8 @@ class RequestSuite:
             first = other.requests.ask("ada@box", "stop", {"trial": "t0001", "now": True})
             second = other.requests.ask("bob@box", "pause", {})
             assert 0 < first < second
-            asked = RequestMade("stop", {"trial": "t0001", "now": True}, "ada@box", first)
-            paused = RequestMade("pause", {}, "bob@box", second)
+            asked = m.RequestMade("stop", {"trial": "t0001", "now": True}, "ada@box", first)
+            paused = m.RequestMade("pause", {}, "bob@box", second)
             assert writer.requests.pending() == writer.requests.pending() == [asked, paused]
             writer.append(1.0, [asked])
             assert writer.requests.pending() == [paused]
@@ -47,8 +46,8 @@ class RequestSuite:
         with self.opened_by(tmp_path, True, False) as (writer, other):
             first, second = (other.requests.ask("ada", name, {}) for name in ("pause", "proceed"))
             assert other.requests.answer(first) is None
-            answer = RequestAnswered(first, granted=False, text="no")
-            writer.append(1.0, [RequestMade("pause", {}, "ada", first), answer])
+            answer = m.RequestAnswered(first, granted=False, text="no")
+            writer.append(1.0, [m.RequestMade("pause", {}, "ada", first), answer])
             assert (other.requests.answer(first), other.requests.answer(second)) == (answer, None)
             refused, waiting = other.requests.trail()
             assert (refused.number, refused.who, refused.request) == (first, "ada", "pause")
@@ -67,7 +66,7 @@ class RequestSuite:
                 (asked,) = writer.requests.pending()
                 assert (asked.number, bool(asked.problem)) == (number, arguments is not fit), asked.problem
                 assert repr(asked.arguments) == repr(fit if arguments is fit else {})
-                writer.append(1.0, [asked, RequestAnswered(number, False, asked.problem)])
+                writer.append(1.0, [asked, m.RequestAnswered(number, False, asked.problem)])
             with self.opened_by(tmp_path, True) as (writer,):
                 assert not writer.requests.pending() and writer.requests.answer(number) is not None
                 *_, (_, _, again), _ = writer.read()

@@ -15,8 +15,7 @@ import json
 import time
 
 from hopfleet.domain import space as spaces
-from hopfleet.domain.trial import Trial
-from hopfleet.search.base import Goal, Search
+from hopfleet.extend import Goal, Search, Trial
 from hopfleet.testing.virtual import Run, Setting
 
 EXPERIMENTS = 40

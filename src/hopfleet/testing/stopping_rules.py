@@ -14,11 +14,10 @@ import json
 import math
 from collections.abc import Callable
 
-from hopfleet.domain.trial import Trial
+from hopfleet.extend import Goal, Search, StoppingRule, Trial
 from hopfleet.search.asha import ASHA
-from hopfleet.search.base import Goal, Search
 from hopfleet.search.random import Random
-from hopfleet.search.stopping import Stopping, StoppingRule
+from hopfleet.search.stopping import Stopping
 from hopfleet.testing.searches import SearchSuite
 from hopfleet.testing.virtual import Run, Setting
 

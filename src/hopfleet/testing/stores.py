@@ -18,39 +18,33 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import SkipTest
 
-from hopfleet.backends.local.backend import Local
-from hopfleet.domain.messages import (
-    EpochEnded,
-    Finish,
-    Message,
-    RequestMade,
-    RunStarted,
-    SaveVersion,
-    UnitFinished,
-    VersionLost,
-    VersionSaved,
-    WorkerJoined,
-)
 from hopfleet.domain.placement import CPU
-from hopfleet.domain.rowsum import RowSum
-from hopfleet.domain.unit import Unit
-from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import CheckpointError, JournalError
-from hopfleet.store.base import JournalStore, Store, VersionStore
-from hopfleet.store.folder import RunFolder
+from hopfleet.extend import (
+    CheckpointError,
+    JournalError,
+    JournalStore,
+    Local,
+    RowSum,
+    RunFolder,
+    Store,
+    Unit,
+    VersionRef,
+    VersionStore,
+)
+from hopfleet.extend import messages as m
 from hopfleet.support.files import digest, make_folder, overwrite, remove_file
 from hopfleet.testing.backends import spec, trial, unit, wait_for
 from hopfleet.testing.requests import RequestSuite as RequestSuite
 from hopfleet.testing.syncing import forbid_sync, in_child
 
-MESSAGES: list[Message] = [
-    RunStarted("1", 2),
-    WorkerJoined("w1", CPU, (0, 2)),
-    UnitFinished("w1", Unit("t0001", 1, 2), 3, 1, 1.5, 2.5, sums={"loss": RowSum.of(0.1, 7)}),
-    VersionSaved(VersionRef("t0001", 1, 4), True, "abc", 3),
-    VersionLost(VersionRef("t0001", 1, None), "its worker died"),
-    EpochEnded("t0001", 1, 1, {"loss": 0.25}, True),
-    Finish(complete=True),
+MESSAGES: list[m.Message] = [
+    m.RunStarted("1", 2),
+    m.WorkerJoined("w1", CPU, (0, 2)),
+    m.UnitFinished("w1", Unit("t0001", 1, 2), 3, 1, 1.5, 2.5, sums={"loss": RowSum.of(0.1, 7)}),
+    m.VersionSaved(VersionRef("t0001", 1, 4), True, "abc", 3),
+    m.VersionLost(VersionRef("t0001", 1, None), "its worker died"),
+    m.EpochEnded("t0001", 1, 1, {"loss": 0.25}, True),
+    m.Finish(complete=True),
 ]
 """One message of each sort of content."""
 
@@ -103,7 +97,7 @@ class JournalSuite:
         class Unexpected(Exception):
             pass
 
-        def failing() -> Iterator[Message]:
+        def failing() -> Iterator[m.Message]:
             yield MESSAGES[0]
             raise Unexpected
 
@@ -112,7 +106,7 @@ class JournalSuite:
                 journal.append(1.0, failing())
             assert list(journal.read()) == []
             with contextlib.suppress(TypeError, ValueError):
-                journal.append(1.0, [MESSAGES[0], RequestMade(object())])  # type: ignore[arg-type]
+                journal.append(1.0, [MESSAGES[0], m.RequestMade(object())])  # type: ignore[arg-type]
             assert list(journal.read()) == []
             journal.append(1.0, MESSAGES)
             assert [message for _, _, message in journal.read()] == MESSAGES
@@ -331,14 +325,14 @@ class StoreSuite(JournalSuite, RequestSuite, VersionSuite):
         with self.opened_versions(tmp_path) as versions:
             backend.start(replace(spec(tmp_path), store=store), 2)
             try:
-                first, second = (event.worker for event in wait_for(backend, WorkerJoined, 2))
+                first, second = (event.worker for event in wait_for(backend, m.WorkerJoined, 2))
                 backend.send(unit(first), trial())
-                wait_for(backend, UnitFinished)
+                wait_for(backend, m.UnitFinished)
                 ref = VersionRef("t0001", 1, 7)
-                backend.send(SaveVersion(first, ref, True), trial())
-                (saved,) = wait_for(backend, VersionSaved)
+                backend.send(m.SaveVersion(first, ref, True), trial())
+                (saved,) = wait_for(backend, m.VersionSaved)
                 backend.send(unit(second, version=1, partition=1, saved=7, digest=saved.digest), trial())
-                (finished,) = wait_for(backend, UnitFinished)
+                (finished,) = wait_for(backend, m.UnitFinished)
                 assert finished.hopped and finished.sums["train_units"].mean == 2.0
                 assert digest(versions.find(ref, saved.digest)) == saved.digest
                 backend.close()

@@ -19,14 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from hopfleet.domain.batching import Batching
-from hopfleet.domain.placement import Placement
-from hopfleet.domain.rowsum import RowSum, means
-from hopfleet.frameworks.base import EngineCache
-from hopfleet.frameworks.teams import Membership
+from hopfleet.domain.rowsum import means
+from hopfleet.extend import Batching, EngineCache, Membership, Placement, RowSum, Strategy
 from hopfleet.frameworks.torch.checkpoint import weights
 from hopfleet.frameworks.torch.parallel.session import TeamSession
-from hopfleet.frameworks.torch.parallel.strategy import Strategy
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.task import TorchTask

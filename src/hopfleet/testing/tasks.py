@@ -8,12 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hopfleet.domain.placement import Placement
-from hopfleet.domain.rowsum import RowSum
-from hopfleet.domain.trial import Config
-from hopfleet.errors import CheckpointError
-from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, Session, Task
-from hopfleet.frameworks.tracked_config import TrackedConfig
+from hopfleet.extend import (
+    Batch,
+    Batches,
+    CheckpointError,
+    Config,
+    EngineCache,
+    Framework,
+    Placement,
+    RowSum,
+    Session,
+    Task,
+    TrackedConfig,
+)
 from hopfleet.support.files import overwrite
 
 
