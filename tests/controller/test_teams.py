@@ -132,24 +132,32 @@ def test_workers_stay_while_a_partition_is_under_way() -> None:
     desk.train(worker)
     assert not any(isinstance(message, m.WorkerRetired) for message in desk.log)
     (place,) = [message for message in desk.log if isinstance(message, m.PlacePartition)]
-    assert m.WorkerRetired("w1") in desk.tell(m.PartitionPlaced(place.worker, place.partition))
+    assert m.WorkerRetired("w1", for_teams=True) in desk.tell(m.PartitionPlaced(place.worker, place.partition))
 
 
-def test_a_worker_that_joins_meanwhile_adds_its_device() -> None:
-    desk = Desk(4)
+def test_a_worker_that_joins_meanwhile_adds_its_device_later() -> None:
+    desk = Desk(4, epochs=40)
     desk.train("w1")
-    assert m.WorkerRetired("w5") in desk.tell(m.WorkerJoined("w5"))
+    assert desk.tell(m.WorkerJoined("w5")) == [], "the trial waits for the team rather than start here"
+    assert desk.release() == [m.FormTeams((TeamShape("ddp", 4),))]
+    desk.tell(m.WorkerJoined("w6", Placement(("cpu",) * 4, "ddp")))
+    assert m.WorkerRetired("w5", for_teams=True) in desk.train("w6"), "teams may change after each unit"
     assert desk.release() == [m.FormTeams((TeamShape("ddp", 5),))]
 
 
 def test_a_worker_that_is_lost_meanwhile_takes_its_device_along() -> None:
+    desk = Desk(4)
+    desk.train("w1")
+    assert desk.controller.schedule.regrouping == 4 and desk.controller.schedule.slots["w1"].released
     desk = Desk(3, trials=2)
     first, second = desk.busy
     for worker in (first, first, second):
         desk.train(worker)
-    assert desk.controller.schedule.regrouping == 3 and not desk.controller.schedule.slots[first].released
-    desk.tell(m.WorkerLost(first, "its node was lost"))
-    assert desk.release() == [m.FormTeams((TeamShape(), TeamShape()))]
+    leaving = [slot.worker for slot in desk.controller.schedule.slots.values() if slot.for_teams]
+    assert second in leaving and first not in leaving and desk.controller.schedule.regrouping == 2
+    desk.controller.schedule.slots[second].released = False
+    desk.tell(m.WorkerLost(second, "its node was lost"))
+    assert desk.release() == [m.FormTeams((TeamShape(),))]
 
 
 def test_devices_that_no_team_can_use_are_not_forgotten() -> None:
@@ -219,10 +227,10 @@ def test_the_longest_trial_gets_the_largest_team() -> None:
     (first, ahead), (second, behind) = desk.busy.items()
     for worker in (first, first, second, first):
         desk.train(worker)
-    assert desk.release() == [m.FormTeams((TeamShape("ddp", 2), TeamShape()))]
-    joined = [m.WorkerJoined("w4"), m.WorkerJoined("w5", Placement(("cpu",) * 2, "ddp"))]
-    desk.controller.take(joined)
-    assert desk.busy == {"w4": ahead, "w5": behind}
+    assert desk.release() == [m.FormTeams((TeamShape("ddp", 2),))]
+    assert desk.busy == {first: ahead}, "it trains on meanwhile"
+    desk.tell(m.WorkerJoined("w4", Placement(("cpu",) * 2, "ddp")))
+    assert desk.busy == {first: ahead, "w4": behind}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +252,7 @@ def test_workers_stay_while_others_start_or_leave() -> None:
     for number in (2, 3):
         desk.tell(m.WorkerJoined(f"w{number}"))
         assert not any(isinstance(message, m.WorkerRetired) for message in desk.log)
-    assert m.WorkerRetired("w1") in desk.tell(m.WorkerJoined("w4"))
+    assert m.WorkerRetired("w1", for_teams=True) in desk.tell(m.WorkerJoined("w4"))
 
 
 def test_a_run_that_drains_forms_no_team() -> None:

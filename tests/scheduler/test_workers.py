@@ -60,8 +60,8 @@ def test_all_devices_make_room_for_teams():
     schedule.retire("w3")
     assert schedule.regrouping == 5
     schedule.join("late", None, 2)
-    assert schedule.regrouping == 7
-    schedule.retire("late")
+    assert schedule.regrouping == 5
+    schedule.retire("late", for_teams=True)
     assert schedule.regrouping == 7
     for worker in ("w1", "w3", "late"):
         schedule.release(worker)
@@ -72,6 +72,25 @@ def test_all_devices_make_room_for_teams():
     schedule.leave("w2")
     schedule.join("team", None, 6)
     assert (schedule.regrouping, schedule.devices) == (0, 7)
+
+
+def test_some_workers_make_room_while_others_train_on():
+    desk = Desk(None, None, None)
+    schedule = desk.schedule
+    schedule.spare = 1
+    schedule.retire("w1", for_teams=True)
+    schedule.retire("w2", for_teams=True)
+    assert (schedule.regrouping, schedule.spare) == (3, 0)
+    schedule.leave("w3")  # it was lost, and another will take its place
+    assert schedule.regrouping == 3
+    for worker in ("w1", "w2"):
+        schedule.release(worker)
+        schedule.leave(worker)
+    assert schedule.under_way, "policies may wait for the team"
+    schedule.form_teams([TeamShape("ddp", 2)])
+    assert (schedule.regrouping, schedule.spare, schedule.forming) == (0, 1, 1)
+    schedule.join("w4", None, 2)
+    assert schedule.forming == 0 and not schedule.under_way and schedule.devices == 3
 
 
 def test_no_device_is_spare_if_the_teams_have_as_many():

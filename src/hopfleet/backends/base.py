@@ -143,7 +143,7 @@ class FormsTeams(Protocol):
         """Return why devices of this kind cannot join as teams here; empty if they can."""
 
     def form_teams(self, shapes: Sequence[TeamShape]) -> None:
-        """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
+        """Begin to start a worker of each shape on devices of workers that were released. Reported as WorkerJoined."""
 
 
 @runtime_checkable

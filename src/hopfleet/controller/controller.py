@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hopfleet.controller.decisions.allocation import allocate_devices
 from hopfleet.controller.decisions.dispatch import Dispatcher, check_liveness
 from hopfleet.controller.decisions.rounds import close_round
-from hopfleet.controller.decisions.teams import regroup
+from hopfleet.controller.decisions.teams import Teams
 from hopfleet.controller.decisions.trials import (
     add_trials,
     advance,
@@ -85,8 +85,8 @@ class Controller:
         self.max_live = max_live
         #: How many workers a person may ask for.
         self.max_workers = max_workers
-        #: How fast teams are; without it, no worker ever gives way to a team.
-        self.scaling = scaling
+        #: What teams there are; None if no worker ever gives way to a team.
+        self.teams = None if scaling is None else Teams(scaling)
         if scaling is not None:
             self.schedule.speed = scaling.speed
         #: What is known about rates; with it, trials get numbers of devices in rounds.
@@ -233,10 +233,10 @@ class Controller:
         yield from place_partitions(state)
         if self.fleet is not None:
             yield from allocate_devices(state, self.fleet)
-        elif self.scaling is not None:
-            yield from regroup(state, self.scaling)
+        elif self.teams is not None:
+            yield from self.teams.regroup(state)
         self.schedule.more_to_come = search.streams and not state.dry and not state.over
-        starts = list(self.dispatcher.dispatch(state))
+        starts = list(self.dispatcher.dispatch(state, self.teams and self.teams.meanwhile(self.schedule)))
         begun = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.
         yield from self._each(touched, lambda progress: keep_versions(state, progress, begun))

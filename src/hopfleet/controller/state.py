@@ -163,7 +163,7 @@ class State:
         self.touch_all()
         self.finished = self.draining = self.held = self.dry = self.stalled = False
         self.schedule.starting, self.waiting = message.workers, message.requests
-        self.schedule.regrouping = self.schedule.spare = 0
+        self.schedule.regrouping = self.schedule.forming = self.schedule.spare = 0
         self.planned_workers = self.planned_workers or message.workers
         self.stopped.clear()  # the names of workers begin anew
         self.losses.clear()
@@ -200,6 +200,7 @@ class State:
     @_apply.register
     def _(self, message: m.WorkerUnavailable) -> None:
         self.schedule.starting = max(0, self.schedule.starting - 1)
+        self.schedule.forming = max(0, self.schedule.forming - 1)
 
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:
@@ -212,7 +213,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.WorkerRetired) -> None:
-        self.schedule.retire(message.worker)
+        self.schedule.retire(message.worker, for_teams=message.for_teams)
 
     @_apply.register
     def _(self, message: m.DevicesAllocated) -> None:

@@ -44,7 +44,6 @@ from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
-from hopfleet.scheduler.estimates import Estimates
 from hopfleet.search.base import UNLIMITED, Constraint, Earlier, Search, at_least_one
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
@@ -390,7 +389,7 @@ class Experiment(Signposted):
             valid_partitions=len(outline.valid_rows),
             seed=self.seed,
             max_workers=max_workers,
-            estimates=Estimates(outline.rows, outline.prior(found) if found.timed else None),
+            estimates=outline.estimates(found),
             fixed_order=outline.fixed_order,
             deterministic=self.run_options.deterministic,
             points=self.points,

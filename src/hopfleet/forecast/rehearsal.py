@@ -128,6 +128,11 @@ class Outline:
         slowest = max(profile.seconds_per_row for profile in profiles.found.values())
         return UNIT_SECONDS + self.with_batches(slowest, profiles.feeding) * max(self.rows)
 
+    def estimates(self, profiles: Profiles) -> Estimates:
+        """Return what is expected of units, from what was profiled on the first worker."""
+        pace = 1.0 if self.scaling is None else self.scaling.speed(self.teams[0].devices)
+        return Estimates(self.rows, self.prior(profiles) if profiles.timed else None, pace)
+
     def prior(self, profiles: Profiles) -> Prior:
         """Return the expected seconds of units, for ``Estimates``."""
 
@@ -165,7 +170,7 @@ class Rehearsal:
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
             seed=outline.seed,
-            estimates=Estimates(outline.rows, outline.prior(profiles)),
+            estimates=outline.estimates(profiles),
             fixed_order=outline.fixed_order,
             deterministic=outline.round_size > 0,
             fusion=outline.fusions.get(outline.fuse),

@@ -143,13 +143,13 @@ def _copy(schedule: Schedule, laps: int, seconds: Seconds) -> Schedule:
         lambda number, worker, partition: seconds(names[number], worker, partition),
     )
     copy = Schedule(schedule.partitions, 0, prior)
-    copy.now, copy.speed = schedule.now, schedule.speed
+    copy.now = schedule.now
     copy.measured, copy.seconds = schedule.measured, schedule.seconds
     for worker, slot in schedule.slots.items():
         copy.join(worker, slot.partitions, slot.devices)
         if slot.retired:
             copy.retire(worker)
-    copy.layouts = schedule.layouts
+    copy.layouts, copy.speed = schedule.layouts, schedule.speed
     live = [progress for progress in schedule.trials.values() if progress.outcome is None and progress.units_left]
     # All trials lose the same number of epochs, so their relative progress is kept.
     beyond = max((0, *(progress.trial.epochs - progress.epoch - laps for progress in live)))

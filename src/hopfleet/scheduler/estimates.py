@@ -23,12 +23,18 @@ RECENT = 128
 
 
 class Estimates:
-    """Expected unit times. ``rows`` holds the number of rows of each partition; only their ratios matter."""
+    """Expected unit times.
 
-    def __init__(self, rows: Sequence[float], prior: Prior | None = None) -> None:
+    ``rows`` holds the number of rows of each partition; only their ratios matter. ``pace`` is how many times faster the
+    workers that the prior describes are than one device, if the prior does not know workers apart.
+    """
+
+    def __init__(self, rows: Sequence[float], prior: Prior | None = None, pace: float = 1.0) -> None:
         mean = sum(rows) / len(rows)
         self._size = [count / mean for count in rows]
-        self._prior = prior
+        self._prior, self._pace = prior, pace
+        #: How many times faster than one device a team is, by worker, as far as the prior does not tell.
+        self._paces: dict[str, float] = {}
         #: The prior mean times of a trial's units, by number and worker, as far as they were asked for.
         self._means: dict[int, dict[str, float]] = {}
         #: Robust estimates of how fast workers are, for workers that can take each other's units.
@@ -50,11 +56,17 @@ class Estimates:
             for partition, worker in workers.items()
         ]
 
+    def joins(self, worker: str, pace: float) -> None:
+        """Note how many times faster than one device a worker is expected to be."""
+        if self._paces.get(worker, pace) != pace:
+            self._means.clear()  # the name was that of another worker, in an earlier run
+        self._paces[worker] = pace
+
     def beforehand(self, number: int, worker: str) -> float | None:
         """Return the prior mean time of a trial's units on a worker; None without a prior."""
         if self._prior is None:
             return None
-        return sum(self._prior(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
+        return sum(self._base(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
 
     def table(self, trials: Sequence[tuple[str, int]], workers: Sequence[str]) -> list[list[float]]:
         """Return the expected mean seconds of a unit, by trial (its name and number) and worker."""
@@ -71,7 +83,7 @@ class Estimates:
     def _priors(self, number: int, workers: Sequence[str]) -> list[float]:
         """Return the prior mean times of a trial's units; each is asked for once."""
         if self._prior is None:
-            return [1.0] * len(workers)
+            return [self._slow(worker) for worker in workers]
         means = self._means.setdefault(number, {})
         for worker in workers:
             if worker not in means:
@@ -81,7 +93,7 @@ class Estimates:
     def classes(self, workers: Sequence[str], trials: Sequence[int]) -> Classes:
         """Divide workers into classes by speed; ``trials`` are the numbers of some trials."""
         speeds = [math.exp(self.speeds.slowness(worker)) for worker in workers]
-        if self._prior is not None and workers and trials:
+        if workers and trials:
             rows = [self._priors(number, workers) for number in trials]
             speeds = [median(row[n] / row[0] for row in rows) * speed for n, speed in enumerate(speeds)]
         return classes(workers, speeds, self.speeds.noise)
@@ -135,7 +147,12 @@ class Estimates:
         return total / count if count else 0.0
 
     def _base(self, number: int, worker: str, partition: int) -> float:
-        return self._size[partition] if self._prior is None else self._prior(number, worker, partition)
+        base = self._size[partition] if self._prior is None else self._prior(number, worker, partition)
+        return base * self._slow(worker)
+
+    def _slow(self, worker: str) -> float:
+        """Return how many times slower a worker is than those that the prior describes, as far as known beforehand."""
+        return self._pace / self._paces[worker] if worker in self._paces else 1.0
 
 
 class _Effects:

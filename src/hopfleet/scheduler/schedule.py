@@ -36,18 +36,18 @@ class Schedule(VersionRecords):
     ) -> None:
         if worker in self.slots:
             raise InvariantBroken(f"worker {worker} joined twice")
-        if self.regrouping:
-            self.regrouping += devices
         slot = Slot(worker, None if partitions is None else frozenset(partitions), devices)
         slot.valid = self._some_valid(valid)
         self.slots[worker] = self.idle[worker] = slot
+        self.forming = max(0, self.forming - 1)
         self._ready.join(worker, slot.partitions)
         self._count_replicas(slot, 1)
         self.layouts += 1
+        self.estimates.joins(worker, self.speed(devices))
         if len(self.slots) == 1:
             # Compare trials by their times on this worker; the order is much the same on the others.
             for progress in self.trials.values():
-                progress.expected = self.estimates.beforehand(progress.trial.number, worker)
+                self._expect(progress, slot)
                 self._refresh(progress)
 
     def leave(self, worker: str) -> dict[Unit, int]:
@@ -56,7 +56,7 @@ class Schedule(VersionRecords):
         Units that were to come next have not begun, and wait for other workers.
         """
         slot = self.slots.pop(worker)
-        if self.regrouping and not slot.released:
+        if self.regrouping and slot.for_teams and not slot.released:
             self.regrouping = max(1, self.regrouping - slot.devices)  # its device may be gone, too
         self.idle.pop(worker, None)
         self._ready.leave(worker)
@@ -72,19 +72,27 @@ class Schedule(VersionRecords):
             self._refresh(self._release(slot, unit))
         return running
 
-    def retire(self, worker: str) -> None:
+    def retire(self, worker: str, *, for_teams: bool = False) -> None:
         """Give a worker no more units. Partitions that only this worker can read are out of reach from now on."""
         slot = self.slots[worker]
         self._count_replicas(slot, -1)
         slot.retired = True
         self.layouts += 1
         self.idle.pop(worker, None)
-        # A person leaves at least one worker, so all retire only to make room for teams.
-        if not self.regrouping and all(other.retired for other in self.slots.values()):
+        if for_teams:
+            slot.for_teams = True
+            self.regrouping += slot.devices + self.spare
+            self.spare = 0
+        # A person leaves at least one worker, so all retire only to make room for teams; old journals do not say so.
+        elif not self.regrouping and all(other.retired for other in self.slots.values()):
+            for other in self.slots.values():
+                other.for_teams = True
             self.regrouping = self.devices
 
     def form_teams(self, shapes: Iterable[TeamShape]) -> None:
-        """Note which teams take the place of all workers."""
+        """Note which teams take the place of workers that have left."""
+        shapes = list(shapes)
+        self.forming = len(shapes)
         self.spare, self.regrouping = max(0, self.regrouping - sum(shape.devices for shape in shapes)), 0
 
     def allocate(self, teams: tuple[int, ...], devices: Mapping[str, int], until: Mapping[str, int]) -> None:
@@ -146,7 +154,7 @@ class Schedule(VersionRecords):
         """
         progress = self.trials[trial.id] = Progress(trial, self.partitions)
         if self.slots:
-            progress.expected = self.estimates.beforehand(trial.number, next(iter(self.slots)))
+            self._expect(progress, next(iter(self.slots.values())))
         for partition in visits:
             progress.visit(partition)
         progress.epochs_ended = progress.begun = progress.version // self.partitions
@@ -178,6 +186,11 @@ class Schedule(VersionRecords):
         self._ready.remove(trial)
         self.awaiting.pop(trial, None)
         self.parked[trial] = progress
+
+    def _expect(self, progress: Progress, slot: Slot) -> None:
+        """Note how long a trial's units are expected to take on one device."""
+        seconds = self.estimates.beforehand(progress.trial.number, slot.worker)
+        progress.expected = None if seconds is None else seconds * self.speed(slot.devices)
 
     def resume(self, trial: str, epochs: int, order: Iterable[int] = ()) -> None:
         """Let a trial train until ``epochs``; ``order`` continues its fixed order."""

@@ -30,6 +30,8 @@ class Slot:
     warm: int | None = None
     #: Whether it gets no more work.
     retired: bool = False
+    #: Whether teams will have its devices.
+    for_teams: bool = False
     #: Whether it was told to go.
     released: bool = False
     #: Why its current unit is given up as too slow; empty if it is not.

@@ -41,8 +41,10 @@ class ScheduleView:
         self.starting = 0
         #: How many times faster a team of some devices is than one device, as far as known.
         self.speed: Callable[[int], float] = lambda devices: 1.0
-        #: Devices of workers that leave to make room for teams; 0 if none do.
+        #: Devices of workers that leave, or have left, to make room for teams; 0 if none do.
         self.regrouping = 0
+        #: Teams that form now and have not joined.
+        self.forming = 0
         #: Devices that no team could use.
         self.spare = 0
         #: The devices that trials were given, and whether trials train on no other number of devices.
@@ -243,8 +245,8 @@ class ScheduleView:
 
     @property
     def under_way(self) -> bool:
-        """Whether a unit runs or a model is being saved, which is all that a policy may wait for."""
-        if any(slot.units for slot in self.slots.values()):
+        """Whether a unit runs, a model is being saved or a team is forming, which is all that a policy may wait for."""
+        if self.regrouping or self.forming or any(slot.units for slot in self.slots.values()):
             return True
         saves = (each for progress in self.trials.values() for each in progress.saves.items())
         return any(not save.waits and attempt not in self.unsent for attempt, save in saves)

@@ -79,6 +79,12 @@ class _Cluster:
         team = self._teams.speed(len(self.backend.placement(worker).devices))
         return self._rows[partition] / self._scenario.rates[number] / self.node(worker).speed / team
 
+    def prior(self, number: int, worker: str, partition: int) -> float:
+        """Return the same as far as the controller does not know it: how fast teams are, unless teams form."""
+        if not self._scenario.switches:
+            return self.expected(number, worker, partition)
+        return self._rows[partition] / self._scenario.rates[number] / self.node(worker).speed
+
     def alone(self, command: RunUnit, trial: Trial) -> float:
         """Return the seconds of a unit; of a member of a flotilla, those of its training."""
         unit, node = command.unit, self.node(command.worker)
@@ -137,7 +143,7 @@ def run(
         valid_partitions=0,
         seed=seed,
         max_live=len(scenario.rates),
-        estimates=Estimates(scenario.partition_rows, cluster.expected),
+        estimates=Estimates(scenario.partition_rows, cluster.prior),
         fusion=Fusion(lambda config: None, size=1) if scenario.fuse else None,
         scaling=teams if scenario.switches else None,
         fleet=scenario.fleet if policy == "fleet" else None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,14 +83,23 @@ def placement(spec: WorkerSpec, number: int, devices: int) -> Placement:
     return placements(spec.device, shapes, devices)[-1]
 
 
-def placements(kind: str, shapes: Sequence[TeamShape], devices: int) -> list[Placement]:
-    """Return the placements of workers that take the devices of a machine one after another."""
-    found, first = [], 0
+def placements(
+    kind: str, shapes: Sequence[TeamShape], devices: int, present: Iterable[Placement] = ()
+) -> list[Placement]:
+    """Return the placements of workers that take the devices of a machine one after another.
+
+    Devices that workers who are ``present`` have are taken last.
+    """
+    names = [f"{kind}:{number}" for number in range(devices)] if kind == "cuda" else [kind]
+    used = dict.fromkeys(names, 0) | Counter(name for placement in present for name in placement.devices)
+    found = []
     for shape in shapes:
-        numbers = range(first, first + shape.devices)
-        names = tuple(f"{kind}:{number % devices}" if kind == "cuda" else kind for number in numbers)
-        found.append(Placement(names, shape.strategy))
-        first += shape.devices
+        taken = []
+        for _ in range(shape.devices):
+            name = min(names, key=used.__getitem__)
+            used[name] += 1
+            taken.append(name)
+        found.append(Placement(tuple(taken), shape.strategy))
     return found
 
 

@@ -184,7 +184,8 @@ class Local(SupervisedBackend[ProcessHandle]):
         return ""
 
     def form_teams(self, shapes: Sequence[TeamShape]) -> None:
-        for place in placements(self._spec.device, shapes, self._devices):
+        present = [handle.placement for handle in self._workers.values()]
+        for place in placements(self._spec.device, shapes, self._devices, present):
             self._spawn(place)
 
     def place(self, worker: str, partition: int, *, valid: bool = False) -> None:

@@ -39,10 +39,10 @@ class Dispatcher:
     #: Whether workers learn ahead of time what comes next, so that models travel while others train.
     lookahead: bool = False
 
-    def dispatch(self, state: State) -> Iterator[m.RunUnit]:
-        """Start units until no idle worker can take another one."""
+    def dispatch(self, state: State, policy: Policy | None = None) -> Iterator[m.RunUnit]:
+        """Start units until no idle worker can take another one; ``policy`` may take the place of the usual one."""
         while _may_start(state):
-            assignment = next_assignment(state.schedule, self.policy, self.rng)
+            assignment = next_assignment(state.schedule, policy or self.policy, self.rng)
             if assignment is None:
                 return
             yield from self._begin(state, assignment)

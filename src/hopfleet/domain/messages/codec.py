@@ -227,7 +227,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("TrialPrioritised", d.TrialPrioritised, _plain("trial", "level")),
     ("SearchExtended", d.SearchExtended, _plain("trials", "epochs", "space")),
     ("RunHeld", d.RunHeld, _plain("held")),
-    ("WorkerRetired", d.WorkerRetired, _plain("worker")),
+    ("WorkerRetired", d.WorkerRetired, (*_plain("worker"), _if_any("for_teams"))),
     ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple), _tuple("valid"))),
     ("DevicesAllocated", d.DevicesAllocated, (_coded("teams", list, tuple), *_plain("devices", "until"))),
     ("RunStalled", d.RunStalled, _plain("text", "overruled")),

@@ -101,7 +101,7 @@ class AddWorkers:
 
 @dataclass(frozen=True, slots=True)
 class FormTeams:
-    """Start a worker of each shape on the devices of the workers that have left."""
+    """Start a worker of each shape on the devices of the workers that left for that."""
 
     shapes: tuple[TeamShape, ...]
 

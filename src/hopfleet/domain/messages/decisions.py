@@ -118,6 +118,8 @@ class WorkerRetired:
     """The worker gets no more work and is released when it is idle."""
 
     worker: str
+    #: Whether teams will have its devices.
+    for_teams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
