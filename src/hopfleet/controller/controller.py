@@ -236,7 +236,8 @@ class Controller:
         elif self.teams is not None:
             yield from self.teams.regroup(state)
         self.schedule.more_to_come = search.streams and not state.dry and not state.over
-        starts = list(self.dispatcher.dispatch(state, self.teams and self.teams.meanwhile(self.schedule)))
+        meanwhile = None if self.teams is None else self.teams.meanwhile(self.schedule)
+        starts = list(self.dispatcher.dispatch(state, meanwhile))
         begun = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.
         yield from self._each(touched, lambda progress: keep_versions(state, progress, begun))

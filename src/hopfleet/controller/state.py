@@ -200,7 +200,6 @@ class State:
     @_apply.register
     def _(self, message: m.WorkerUnavailable) -> None:
         self.schedule.starting = max(0, self.schedule.starting - 1)
-        self.schedule.forming = max(0, self.schedule.forming - 1)
 
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:

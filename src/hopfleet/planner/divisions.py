@@ -145,7 +145,7 @@ def _capped(sizes: Iterable[int], largest: int) -> Division:
 
 
 def _near(division: Division, largest: int) -> Iterator[Division]:
-    """Yield the divisions that differ in two teams: a device more for one and less for another, or in one that splits."""
+    """Yield the divisions that differ by a device that passes from one team to another, or by a team that splits."""
     sizes = sorted(set(division))
     for take in sizes:
         rest = list(division)

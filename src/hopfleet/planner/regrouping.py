@@ -85,14 +85,10 @@ def better_division(
 
 def teams_for(work: Sequence[float], kept: Sequence[int], room: int, scaling: Scaling) -> Division:
     """Return teams of ``room`` devices with which, beside the ``kept`` teams, all work ends soonest."""
-    kept_sizes = Counter(kept)
-    most = scaling.most or room
-    fitting = []
+    stay, most = Counter(kept), scaling.most or room
     for division in divisions(work, room + sum(kept), scaling.speed, most, TRIED):
-        if not kept_sizes - Counter(division):
-            fitting.append(tuple(sorted((Counter(division) - kept_sizes).elements(), reverse=True)))
-    if fitting:
-        return fitting[0]
+        if stay <= Counter(division):
+            return tuple(sorted((Counter(division) - stay).elements(), reverse=True))
     return divisions(sorted(work)[: max(1, len(work) - len(kept))], room, scaling.speed, most, 1)[0]
 
 

@@ -246,7 +246,7 @@ class ScheduleView:
     @property
     def under_way(self) -> bool:
         """Whether a unit runs, a model is being saved or a team is forming, which is all that a policy may wait for."""
-        if self.regrouping or self.forming or any(slot.units for slot in self.slots.values()):
+        if self.regrouping or (self.forming and self.starting) or any(slot.units for slot in self.slots.values()):
             return True
         saves = (each for progress in self.trials.values() for each in progress.saves.items())
         return any(not save.waits and attempt not in self.unsent for attempt, save in saves)

@@ -182,6 +182,11 @@ class Simulated:
         for number, shape in enumerate(shapes):
             self._join(partitions[number] if partitions else None, shape, seconds)
 
+    @property
+    def present(self) -> list[str]:
+        """The workers that have joined and are not gone."""
+        return sorted(self._alive)
+
     def placement(self, worker: str) -> Placement:
         """Return the devices and the strategy of a worker that is here or was."""
         return self._joined[worker].placement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,8 @@ class _Cluster:
     def __init__(self, scenario: Scenario, noise: float, seed: int) -> None:
         self._scenario, self._noise, self._seed = scenario, noise, seed
         self._nodes, self._teams = scenario.workers, scenario.teams
+        #: The numbers of the nodes of each worker's devices.
+        self._seats = [(number,) * size for number, node in enumerate(scenario.nodes) for size in node.sizes]
         self._rows = scenario.partition_rows
         #: When a node will have prepared a partition of an epoch; those that it used last come last.
         self._ready: dict[str, dict[tuple[int, int], float]] = {node.name: {} for node in scenario.nodes}
@@ -62,15 +65,18 @@ class _Cluster:
         """Let teams join, each on the node with the most room left; one that no node has room for takes several."""
         assert self.backend is not None
         nodes, partitions = self._scenario.nodes, self._scenario.readable
-        room = [node.devices for node in nodes]
+        taken = Counter(seat for worker in self.backend.present for seat in self._seats[int(worker[1:]) - 1])
+        room = [node.devices - taken[number] for number, node in enumerate(nodes)]
         read = []
         for shape in shapes:
-            first = max(range(len(nodes)), key=lambda number: room[number])
+            first = max(range(len(nodes)), key=room.__getitem__)
             self._nodes.append(nodes[first])
             read.append(partitions[first])
+            seats = []
             for _ in range(shape.devices):
-                there = first if room[first] else max(range(len(nodes)), key=lambda number: room[number])
-                room[there] -= 1
+                seats.append(first if room[first] else max(range(len(nodes)), key=room.__getitem__))
+                room[seats[-1]] -= 1
+            self._seats.append(tuple(seats))
         self.backend.form_teams(shapes, self._teams.form_seconds, read)
 
     def expected(self, number: int, worker: str, partition: int) -> float:

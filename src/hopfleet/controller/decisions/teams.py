@@ -59,7 +59,7 @@ class Teams:
 
         A trial may wait for a team rather than start a long unit on fewer devices.
         """
-        if not (schedule.regrouping or schedule.forming) or self.scaling.nodes:
+        if not (schedule.regrouping or (schedule.forming and schedule.starting)) or self.scaling.nodes:
             return None
         leaving = [_free(schedule, slot) for slot in schedule.slots.values() if slot.for_teams]
         expected = max(leaving) + self.scaling.form_seconds if leaving else self._expected
@@ -95,7 +95,7 @@ class Teams:
         units, seen = sum(schedule.owed), (len(schedule.trials), schedule.layouts)
         others = seen != self._seen and len(schedule.trials) <= MANY * schedule.devices
         # Between two changes some unit ends, so changes end as well.
-        if self._ends == schedule.ends or not others and abs(self._units - units) < PART * self._units:
+        if self._ends == schedule.ends or not (others or abs(self._units - units) >= PART * self._units):
             return False
         if not all(progress.known for progress in schedule.trials.values()):
             return False
