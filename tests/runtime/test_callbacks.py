@@ -12,6 +12,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain import messages as m
+from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.errors import UsageError
 from hopfleet.monitor.observer import Observer
@@ -208,6 +209,15 @@ def test_what_callbacks_hear_of_a_trial_and_its_warm_clone() -> None:
     assert [unit.seconds for _, unit in ended] == [2.5, 1.0, 1.0, 1.0, 0.5]
     assert [trial.epochs for trial, _ in ended] == [2, 2, 2, 2, 5]
     assert [unit.error for _, unit in ended] == ["", "", "", "", "given up: the trial was stopped"]
+
+
+def test_callbacks_hear_what_a_space_that_is_a_function_asked_for() -> None:
+    recorder = Recorder()
+    observer = CallbackObserver([recorder], ExperimentInfo("x", Path(), "loss", "min"))
+    for number, chosen in enumerate(({}, {"depth": 3})):
+        observer.update(0.0, m.TrialAdded(f"t{number}", number, {"width": 8}, 0, 1, chosen=chosen))
+        observer.update(0.0, m.TrialEnded(f"t{number}", TrialState.COMPLETED, ""))
+    assert [trial.chosen for trial, _ in recorder.of("on_trial_complete")] == [{"width": 8}, {"depth": 3}]
 
 
 def test_a_run_that_ended_with_an_error_is_not_complete() -> None:

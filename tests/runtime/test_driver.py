@@ -105,6 +105,17 @@ def test_the_worker_of_an_overdue_unit_is_ended_at_once() -> None:
     assert log == [("stop", "w1")]
 
 
+def test_partitions_of_either_data_set_are_placed() -> None:
+    placed: list[tuple[Any, ...]] = []
+
+    class Places(Calls):
+        def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
+            placed.append((worker, partition, valid))
+
+    Driver(Script(), Places([])).follow([m.PlacePartition("w1", 3), m.PlacePartition("w2", 0, valid=True)])
+    assert placed == [("w1", 3, False), ("w2", 0, True)]
+
+
 @pytest.mark.parametrize("kind", get_args(m.Command))
 def test_every_command_has_its_effect(kind: type[Any]) -> None:
     command, call = COMMANDS[kind]

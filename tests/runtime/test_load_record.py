@@ -83,9 +83,11 @@ def test_a_run_of_any_length_has_a_bounded_number_of_samples(tmp_path: Path, now
     found = sampled(file, now, MOST_SAMPLES - 1)
     assert [sample.time for sample in found] == [1e9 + 102 + place for place in range(MOST_SAMPLES - 2)]
     assert all(dict(sample.workers) == dict.fromkeys(("w0", "w1"), (0.5, 100, 0.25, 7)) for sample in found)
+    file.chmod(0o644)
     with synced() as waited:
         found = sampled(file, now, 3 * MOST_SAMPLES)  # a run that is continued
     assert waited == [], "a record waits for no disk"
+    assert file.stat().st_mode & 0o777 == 0o600
     assert MOST_SAMPLES // 2 <= len(found) < MOST_SAMPLES
     times = [sample.time for sample in found]
     assert times == sorted(set(times)) and times[0] == 1e9 + 102 + 2**3 - 1 and times[-1] > 1e9 + now.at - 16
@@ -97,7 +99,9 @@ def test_a_sample_has_a_bounded_number_of_workers(tmp_path: Path, now: SimpleNam
 
 
 def test_a_sample_has_the_workers_that_were_measured(tmp_path: Path, now: SimpleNamespace) -> None:
+    now.at = 100.12345
     found = sampled(tmp_path / "load", now, 3, Restarting(2))
+    assert [sample.time for sample in found] == [1e9 + 102.12, 1e9 + 103.12]
     assert [list(sample.workers) for sample in found] == [["w0"], ["w0"]]
 
 
@@ -132,6 +136,7 @@ def test_load_is_measured_between_two_reports_of_one_process() -> None:
     later = health_of("w1", "here", 1, 0.0, [Beat(4, 1, 11.0, 102.0, 0.25), Beat(2, 3, 22.0, 9.0, 0.75)])
     assert load(first, later) == (1.5, 6, 0.5, 4), "processes of a team count together"
     assert load(first, replace(later, processor=30.0)) == (0.0, 6, 0.5, 4), "an idle worker"
+    assert load(first, replace(later, processor=31.0, clock=first.clock + 3.0)) == (0.333, 6, 0.5, 4), "in few digits"
     assert load(first, first) is None, "nothing was heard"
     assert load(first, replace(later, pid=2)) is None, "another process of the same name"
     assert load(later, replace(first, clock=110.0)) is None

@@ -23,7 +23,6 @@ from hopfleet.domain.messages import (
     TrialAdded,
     TrialEnded,
     TrialResumed,
-    TrialRolledBack,
     UnitFailed,
     UnitFinished,
     UnitStopped,
@@ -186,7 +185,6 @@ class CallbackObserver(Observer):
         self._handlers: Mapping[type[Any], Callable[[Any], None]] = {
             RunStarted: self._start_run,
             TrialAdded: self._add,
-            TrialRolledBack: self._roll_back,
             TrialResumed: self._resume,
             RunUnit: self._start,
             UnitFinished: self._finish_unit,
@@ -240,10 +238,6 @@ class CallbackObserver(Observer):
 
     def _start_run(self, message: RunStarted) -> None:
         self._definition = message.definition or self._definition
-
-    def _roll_back(self, message: TrialRolledBack) -> None:
-        if message.trial in self._logged:
-            self._logged[message.trial].roll_back(message.version)
 
     def _add(self, message: TrialAdded) -> None:
         self._trials[message.trial] = TrialInfo(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from hopfleet.domain.messages import (
     CopyVersion,
@@ -29,14 +29,12 @@ from hopfleet.scheduler.schedule import Schedule
 from hopfleet.store.base import VersionStore
 from hopfleet.support.files import LIMITS, back_off, trouble
 
-T = TypeVar("T")
-
 
 class Retry(Protocol):
     """Waits for a disk or a storage."""
 
-    def __call__(self, path: Path | None, write: Callable[[], T], /) -> T:
-        """Return what ``write`` returns, calling it again while it raises OSError. ``path`` is what it writes."""
+    def __call__(self, path: Path | None, write: Callable[[], object], /) -> None:
+        """Call ``write``, again and again while it raises OSError. ``path`` is what it writes."""
 
 
 class Deferred(Protocol):

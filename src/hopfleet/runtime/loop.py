@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Self, TypeVar
+from typing import Self
 
 from hopfleet.backends.base import Backend, Cluster, FormsTeams
 from hopfleet.controller.controller import Controller
@@ -34,8 +34,6 @@ from hopfleet.runtime.effects import VersionEffects
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.support.background import Chores
 from hopfleet.support.files import back_off, trouble
-
-T = TypeVar("T")
 
 WAIT_SECONDS = 0.1
 """Longest wait in seconds for an event, after which requests, signals and observers get their turn."""
@@ -171,12 +169,12 @@ class Loop:
         self._retry(self._journal.path, lambda: self._journal.append(now, messages))
         self._finish = next((message for message in messages if isinstance(message, Finish)), self._finish)
 
-    def _retry(self, path: Path | None, write: Callable[[], T]) -> T:
+    def _retry(self, path: Path | None, write: Callable[[], object]) -> None:
         """Write a file, or fetch files from a storage, trying again until that succeeds, and do nothing else."""
         told = ""
         for seconds in back_off():
             try:
-                done = write()
+                write()
             except OSError as error:
                 if not told:
                     told = str(error) if path is None else trouble(path, error)
@@ -185,8 +183,7 @@ class Loop:
                 continue
             if told:
                 self._tell_waiting("")
-            return done
-        raise AssertionError("there is always another attempt")
+            return
 
     def _look_at_cluster(self) -> None:
         """Tell observers that the run waits for the cluster, and that it continues."""
