@@ -12,7 +12,7 @@ import pytest
 
 from tools.mutants import __main__ as tool
 from tools.mutants.__main__ import EQUIVALENT, all_mutants, equivalent
-from tools.mutants.campaign import Earlier, Verdict
+from tools.mutants.campaign import Earlier, Verdict, traced
 from tools.mutants.forks import TIMEOUT, Job, limit_step, run
 from tools.mutants.mutators import Mutant, mutants
 from tools.mutants.swap import loaded_functions, swap
@@ -224,3 +224,17 @@ def test_survivors_are_tried_again_with_changed_tests_alone(tmp_path: Path, monk
     assert known() == ({killed.name: "killed"}, {})
     (tmp_path / "module.py").write_text(SOURCE + "\n")
     assert known() == ({}, {})
+
+
+def test_lines_of_a_folder_are_noted_each_time_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "def choose(large):\n    if large:\n        return 9\n    return 1\n"
+    for folder, name in (("inside", "traced_inside"), ("outside", "traced_outside")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    inside, outside = importlib.import_module("traced_inside"), importlib.import_module("traced_outside")
+    file = str(tmp_path / "inside/traced_inside.py")
+    for calls, expected in (([True], {1, 2, 3}), ([False, False], {1, 2, 4}), ([True, False, True], {1, 2, 3, 4})):
+        with traced(tmp_path / "inside") as lines:
+            assert [inside.choose(large) for large in calls] == [outside.choose(large) for large in calls]
+        assert lines == {(file, line) for line in expected}

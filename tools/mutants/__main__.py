@@ -135,7 +135,8 @@ def try_mutants(path: str, chosen: Sequence[Mutant], tests: Sequence[Path], opti
             _say(f"  {done}/{count} {verdict.outcome}: {verdict.mutant.name} (line {verdict.mutant.line})")
 
     TRACES.mkdir(exist_ok=True)
-    campaign = Campaign(PACKAGE, left, survivors, TRACES, options.processes, tell, _say)
+    folder = PACKAGE / folder_of(path)
+    campaign = Campaign(PACKAGE, folder, left, survivors, TRACES, options.processes, tell, _say)
     arguments = ["-qq", "-m", "not slow", "-p", "no:cacheprovider", "-o", "addopts="]
     arguments += ["-o", "tmp_path_retention_policy=none", "--rootdir", str(ROOT), *map(str, tests)]
     if find_spec("hypothesis"):

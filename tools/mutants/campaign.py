@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -76,6 +76,8 @@ class Campaign:
     """The plugin; ``mutants`` are tried when the tests have been collected."""
 
     package: Path
+    #: The folder within the package that has all mutants.
+    folder: Path
     mutants: Sequence[Mutant]
     #: By the names of mutants that no test had noticed.
     survivors: Mapping[str, Earlier]
@@ -139,9 +141,10 @@ class Campaign:
         self.say(f"{len(items)} tests in {len(modules)} modules: which lines does each reach?")
         helpers = [file for file in (session.config.rootpath / "tests").rglob("*.py") if not is_module(file)]
         code = digest(sorted([*self.package.rglob("*.py"), *helpers]))
-        files = {path: self.traces / f"{path.stem}-{digest([path])}-{code}.json" for path in modules}
+        begin = f"{str(self.folder.relative_to(self.package)).replace('/', '-')}-{code}"
+        files = {path: self.traces / f"{begin}-{path.stem}-{digest([path])}.json" for path in modules}
         jobs = [
-            Job(path, _Tracing(session, chosen, self.package), TRACED_SECONDS, 2 * TRACED_SECONDS)
+            Job(path, _Tracing(session, chosen, self.package, self.folder), TRACED_SECONDS, 2 * TRACED_SECONDS)
             for path, chosen in modules.items()
             if not files[path].exists()
         ]
@@ -232,6 +235,8 @@ class _Tracing:
     session: pytest.Session
     items: Sequence[pytest.Item]
     package: Path
+    #: The folder within the package whose lines count.
+    folder: Path
 
     def __call__(self, folder: Path) -> int:
         _own_folder(self.session, folder)
@@ -240,14 +245,14 @@ class _Tracing:
         for number, item in enumerate(self.items):
             following = self.items[number + 1] if number + 1 < len(self.items) else None
             began = time.process_time()
-            with _traced(self.package) as lines:
+            with traced(self.folder) as lines:
                 wrong = _protocol(item, following)
             if wrong:
                 failed.append(item.nodeid)
                 continue
             found: dict[str, list[int]] = {}
             for file, line in lines:
-                found.setdefault(file, []).append(line)
+                found.setdefault(str(Path(file).relative_to(self.package)), []).append(line)
             reached[item.nodeid] = {"seconds": time.process_time() - began, "lines": found}
         imported = [name for name in sys.modules if name not in before and not name.startswith(("tests.", "__"))]
         told = {"reached": reached, "failed": failed, "imported": imported}
@@ -256,22 +261,25 @@ class _Tracing:
 
 
 @contextlib.contextmanager
-def _traced(package: Path) -> Iterator[set[tuple[str, int]]]:
-    """Note the lines of a package that are reached, in all threads."""
+def traced(folder: Path) -> Iterator[set[tuple[str, int]]]:
+    """Note the files and lines of a folder that are reached, in all threads."""
     lines = set[tuple[str, int]]()
-    prefix = f"{package}/"
-    names: dict[str, str | None] = {}
+    prefix = f"{folder}/"
+    left: dict[int, tuple[CodeType, set[int]]] = {}  # by identity: equal functions of two files are equal code
 
     def call(frame: FrameType, event: str, argument: object) -> Any:
-        path = frame.f_code.co_filename
-        if path not in names:
-            names[path] = path.removeprefix(prefix) if path.startswith(prefix) else None
-        file = names[path]
-        if file is None:
+        code = frame.f_code
+        if id(code) not in left:
+            inside = code.co_filename.startswith(prefix)
+            left[id(code)] = code, {line for *_, line in code.co_lines() if line is not None} if inside else set()
+        _, waited = left[id(code)]
+        if not waited:  # nothing is new any more, and to be told of each line takes long
             return None
+        file = code.co_filename
 
         def line(frame: FrameType, event: str, argument: object) -> Any:
             lines.add((file, frame.f_lineno))
+            waited.discard(frame.f_lineno)
             return line
 
         return line(frame, event, argument)
