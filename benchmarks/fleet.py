@@ -39,7 +39,7 @@ from hopfleet.planner.fleet.ensemble import (
     one_per_gpu,
 )
 from hopfleet.planner.fleet.flotillas import plan_flotilla
-from hopfleet.planner.fleet.rates import Rates, points_to_profile
+from hopfleet.planner.rates import Rates, points_to_profile
 
 PUBLISHED = {20: 55200.1, 40: 30204.8, 60: 24495.0, 80: 21891.0, 100: 18359.1, 120: 15323.9, 140: 13366.3, 160: 11825.2}
 """Total seconds of FLEET's global paradigm by the number of GPUs: table 4."""

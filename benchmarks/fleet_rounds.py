@@ -16,7 +16,7 @@ from statistics import mean
 
 from benchmarks.row import Row, milliseconds, table
 from hopfleet.planner.fleet.ensemble import Ensemble, Network, as_published, in_rounds
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 
 MEAN, WORST = 0.97, 0.80
 """Bars: the shortest time of all schedules by that of FLEET-G."""

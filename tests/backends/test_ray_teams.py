@@ -20,7 +20,7 @@ from hopfleet.domain.messages import Event, FormTeams, PlacePartition, UnitFinis
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
 from hopfleet.forecast.team_choice import TeamChoice
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify

@@ -16,7 +16,7 @@ from hopfleet.domain.space import uniform
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.planner.fleet.allocation import Fleet
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES

@@ -11,7 +11,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.placement import Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.space import uniform
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.invariants import validate, validate_history

@@ -23,7 +23,7 @@ from hopfleet.forecast.preview import slow as report_if_slow
 from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
 from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, measure, predict, worth_profiling
 from hopfleet.forecast.team_choice import TeamChoice
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.policies import POLICIES

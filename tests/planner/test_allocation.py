@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.fleet.allocation import CROWD, Allocation, Fleet, Work, allocate
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 
 

@@ -32,8 +32,8 @@ from hopfleet.planner.fleet.flotillas import (
     preprocessors,
     scatter,
 )
-from hopfleet.planner.fleet.rates import Rates, points_to_profile
 from hopfleet.planner.fleet.rounds import next_round
+from hopfleet.planner.rates import Rates, points_to_profile
 
 
 def scaled(rate: float, factor: float, points: int = 8) -> Rates:

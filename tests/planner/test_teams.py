@@ -6,7 +6,7 @@ import pytest
 
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling, better_teams, even_teams, seconds_left
 
 LINEAR = Scaling("ddp", Rates("linear", (10.0, 20.0)))

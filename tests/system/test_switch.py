@@ -18,7 +18,7 @@ from hopfleet.errors import UsageError
 from hopfleet.experiment import teams
 from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.forecast.trial_runs import TrialRun
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify

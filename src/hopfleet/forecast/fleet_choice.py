@@ -17,7 +17,7 @@ from hopfleet.forecast.profiling import architecture
 from hopfleet.forecast.team_choice import Size, TeamChoice
 from hopfleet.forecast.trial_runs import CLEAR, TrialRun
 from hopfleet.planner.fleet.allocation import Fleet
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 
 

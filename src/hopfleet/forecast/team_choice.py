@@ -18,7 +18,7 @@ from hopfleet.forecast.profiling import architecture
 from hopfleet.forecast.trial_runs import CLEAR, TrialRun, growing
 from hopfleet.monitor.wording import describe, makespan, milliseconds, size
 from hopfleet.planner.fleet.allocation import Fleet
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling, even_teams
 from hopfleet.simulation import layouts
 from hopfleet.simulation.layouts import Layout, simulate_scenario

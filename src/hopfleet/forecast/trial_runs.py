@@ -1,6 +1,6 @@
 """Trial runs: what strategies gain on the devices at hand, from a few mini-batches of each, and which one to take.
 
-A strategy is timed on few devices; its rates on more devices follow from FLEET's equation 5 (``planner.fleet.rates``).
+A strategy is timed on few devices; its rates on more devices follow from FLEET's equation 5 (``planner.rates``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 
 CLEAR = 1.05
 """How much faster a team must be than fewer devices: short measurements vary by some percent."""

@@ -7,13 +7,13 @@ expected. So the total is known from the first unit on, as far as the search kno
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
+from hopfleet.domain.expectation import Expectation
+from hopfleet.monitor.records import Dropped, TrialHistory, WorkerView
 from hopfleet.monitor.wording import duration, plural
-
-if TYPE_CHECKING:
-    from hopfleet.monitor.history import History, TrialHistory
 
 SUGGESTED = ("search", "point")
 """Origins of the trials that the search expects; clones and trials that users add come on top."""
@@ -45,7 +45,25 @@ class Progress:
         return f"eta {bound}{duration(max(1.0, self.eta))}"
 
 
-def measure(history: History) -> Progress:
+class Work(Protocol):
+    """The part of a history that its progress follows from."""
+
+    partitions: int
+    expected: Expectation | None
+    trials: dict[str, TrialHistory]
+    dropped: Dropped
+    workers: dict[str, WorkerView]
+    trained: int
+    finished: bool | None
+    held: bool
+
+    @property
+    def elapsed(self) -> float: ...
+
+    def live_workers(self) -> Collection[WorkerView]: ...
+
+
+def measure(history: Work) -> Progress:
     """Return the progress of a history.
 
     ``eta`` is based on measured times: workers share the remaining units evenly, but the units of one trial run one
@@ -71,11 +89,11 @@ def measure(history: History) -> Progress:
     return Progress(done, planned, bound, max(fraction, min(1.0, history.elapsed / seconds)), left if known else None)
 
 
-def _planned(history: History, trial: TrialHistory) -> int:
+def _planned(history: Work, trial: TrialHistory) -> int:
     return trial.epochs * history.partitions - len(trial.inherited)
 
 
-def _expected(history: History) -> int:
+def _expected(history: Work) -> int:
     """Return the units that the search expects beyond those of the trials that exist."""
     if history.expected is None or history.expected.epochs is None:
         return 0
@@ -83,7 +101,7 @@ def _expected(history: History) -> int:
     return max(0, history.expected.epochs * history.partitions - known - history.dropped.planned)
 
 
-def _seconds_for(history: History, owed: int, longest: int) -> float:
+def _seconds_for(history: Work, owed: int, longest: int) -> float:
     workers = len(history.live_workers())
     if not workers or not history.trained or (history.expected is not None and history.expected.epochs is None):
         return math.inf

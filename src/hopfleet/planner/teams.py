@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 
 CLEAR = 1.05
 """How much faster a team must be than fewer devices: short measurements vary by some percent."""

@@ -38,9 +38,9 @@ from typing import Any
 
 from hopfleet.errors import UsageError
 from hopfleet.planner.fleet.allocation import Fleet
-from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.nodes import NodeShop, Strategy, lower_bound
 from hopfleet.planner.partitions import place_partitions
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.support.documents import read_document
 

@@ -1,8 +1,12 @@
-"""The source of a preparation: files, a data set, or tables in memory, and the identity by which it is known again."""
+"""What a user gives to a preparation: its recipe, and its source with the identity by which it is known again.
+
+A source is files, a data set, or tables in memory.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +17,9 @@ import pyarrow as pa
 from hopfleet.data import manifest
 from hopfleet.data.dataset import Dataset, open_dataset
 from hopfleet.data.etl.listing import Files, find_files
+from hopfleet.data.etl.recipe import AsStored, BatchFunction, Recipe, RowFunction
 from hopfleet.data.etl.tables import as_tables
+from hopfleet.data.etl.thesis import ThesisRecipe
 from hopfleet.errors import DataError
 from hopfleet.phrases import shown
 
@@ -59,3 +65,22 @@ def _content(tables: Sequence[pa.Table]) -> str:
             writer.write_table(table.combine_chunks())
         found.update(sink.getvalue())
     return found.hexdigest()
+
+
+def as_recipe(recipe: Any) -> Recipe:
+    """Return a user's recipe as a Recipe. A function whose parameter is called ``batch`` gets batches, others rows."""
+    if recipe is None:
+        return AsStored()
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, type) and issubclass(recipe, Recipe):
+        raise DataError(f"recipe={recipe.__name__}: must be an instance, {recipe.__name__}()")
+    if hasattr(recipe, "row_preprocessor"):
+        return ThesisRecipe(recipe)
+    if not callable(recipe):
+        raise DataError(f"recipe={shown(recipe)}: must be a function of a row or a batch, or a hop.Recipe")
+    try:
+        names = list(inspect.signature(recipe).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return BatchFunction(recipe) if names[:1] == ["batch"] else RowFunction(recipe)

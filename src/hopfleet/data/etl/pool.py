@@ -26,9 +26,11 @@ import cloudpickle
 
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
+from hopfleet.data.etl.listing import Found
 from hopfleet.data.etl.memory import HELD_BYTES, Memory
 from hopfleet.data.etl.work import Made, Share, gather
 from hopfleet.errors import DataError, HopfleetError
+from hopfleet.support.registry import Homes
 
 ATTEMPTS = 3
 """Processes that may die over one piece of work."""
@@ -41,6 +43,9 @@ serve(int(sys.argv[1]))
 """
 """What a new process runs: it finds modules where this process does."""
 
+
+POOLS: Mapping[str, Any] = Homes({"ray": "hopfleet.backends.ray.preparing:RayPool"})
+"""Pools on several machines by the name of the backend that has them, which is imported when it is asked for."""
 
 Numbered = tuple[int, Any]
 """The number of a task, and the task or its result."""
@@ -70,6 +75,10 @@ class Pool:
     def workplace(self, folder: Path) -> Path:
         """Return the folder for files between tasks, as tasks see it; ``folder`` is the workspace."""
         return folder
+
+    def shared(self, found: Sequence[Found]) -> list[Found]:
+        """Return files under names that all tasks know. Raise DataError if a node does not see them."""
+        return list(found)
 
     def carried(self, table: Any) -> Any:
         """Return a table if tasks cannot read it from the workspace, and must bring it with them; else None."""

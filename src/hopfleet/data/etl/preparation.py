@@ -31,14 +31,13 @@ from hopfleet.data.etl.chunks import Chunk, Failure, Layout, divided, lacking, l
 from hopfleet.data.etl.dealing import Deal, Dealing
 from hopfleet.data.etl.images import Images, image_tables
 from hopfleet.data.etl.memory import Memory
-from hopfleet.data.etl.opening import Opened
-from hopfleet.data.etl.pool import Pool
+from hopfleet.data.etl.opening import Opened, as_recipe
+from hopfleet.data.etl.pool import POOLS, Pool
 from hopfleet.data.etl.progress import Progress
 from hopfleet.data.etl.reading import cut_pieces, expected_pieces, parse, stored_chunks
 from hopfleet.data.etl.recipe import (
     Prepared,
     Recipe,
-    as_recipe,
     copy_recipe,
     fingerprint,
     has_statistics,
@@ -140,12 +139,9 @@ def prepare(
         Progress(quiet) as progress,
         contextlib.ExitStack() as stack,
     ):
-        pool = Pool(count)
-        if backend == "ray":
-            from hopfleet.backends.ray.preparing import RayPool
-
-            pool = RayPool(None if workers == "auto" else count, target, space.path)
-            opened.found = pool.shared(opened.found)
+        asked = None if workers == "auto" else count
+        pool: Pool = POOLS[backend](asked, target, space.path) if backend in POOLS else Pool(count)
+        opened.found = pool.shared(opened.found)
         stack.enter_context(pool)
         limit = 0 if on_error == "raise" else error_limit
         memory = pool.memory(opened.size) if made.threads else None

@@ -25,7 +25,6 @@ from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.chunks import Layout
 from hopfleet.data.etl.statistics import from_json, to_json
 from hopfleet.errors import DataError, describe
-from hopfleet.phrases import shown
 from hopfleet.support.code_digests import digests
 from hopfleet.support.files import (
     check_private,
@@ -133,27 +132,6 @@ class BatchFunction(Recipe):
 
     def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
         return self.function(batch)
-
-
-def as_recipe(recipe: Any) -> Recipe:
-    """Return a user's recipe as a Recipe. A function whose parameter is called ``batch`` gets batches, others rows."""
-    if recipe is None:
-        return AsStored()
-    if isinstance(recipe, Recipe):
-        return recipe
-    if isinstance(recipe, type) and issubclass(recipe, Recipe):
-        raise DataError(f"recipe={recipe.__name__}: must be an instance, {recipe.__name__}()")
-    if hasattr(recipe, "row_preprocessor"):
-        from hopfleet.data.etl.thesis import ThesisRecipe
-
-        return ThesisRecipe(recipe)
-    if not callable(recipe):
-        raise DataError(f"recipe={shown(recipe)}: must be a function of a row or a batch, or a hop.Recipe")
-    try:
-        names = list(inspect.signature(recipe).parameters)
-    except (TypeError, ValueError):
-        names = []
-    return BatchFunction(recipe) if names[:1] == ["batch"] else RowFunction(recipe)
 
 
 def plain_batch(table: pa.Table, layout: Layout) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hopfleet.domain.trial import Trial
-from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.fleet.rounds import next_round
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import CLEAR, Scaling
 
 CROWD = 8

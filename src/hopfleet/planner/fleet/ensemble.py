@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from hopfleet.errors import UsageError
 from hopfleet.planner.fleet.balance import Balance
 from hopfleet.planner.fleet.flotillas import create_flotilla, plan_flotilla
-from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.fleet.rounds import after, next_round
+from hopfleet.planner.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)
