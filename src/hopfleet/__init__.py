@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
     from hopfleet.backends.local.backend import Local as Local
     from hopfleet.backends.ray.backend import Ray as Ray
+    from hopfleet.clients.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.data import Dataset as Dataset
     from hopfleet.data import live as live
     from hopfleet.data import open_dataset as open_dataset
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.keras.task import KerasFunctionTask as KerasFunctionTask
     from hopfleet.frameworks.keras.task import KerasTask as KerasTask
     from hopfleet.frameworks.lightning.task import LightningTask as LightningTask
-    from hopfleet.frameworks.sklearn.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.sub_epoch import SubEpochSpec as SubEpochSpec

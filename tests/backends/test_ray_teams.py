@@ -16,13 +16,13 @@ import torch
 import hopfleet as hop
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.workers import ActorHandle
+from hopfleet.clients.replay import replay
 from hopfleet.domain.messages import Event, FormTeams, PlacePartition, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
 from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
-from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from tests.helpers import marks

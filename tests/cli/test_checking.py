@@ -150,7 +150,7 @@ def test_replay_without_a_file_that_makes_the_task(cli: Cli, script: Script) -> 
     assert done.code == 2 and "now creates Yours instead of Mine; pass the task in Python" in done.err
     path.unlink()
     done = cli("replay", "mine")
-    assert done.code == 2 and "hopfleet.runs.replay.replay('mine', task=...)" in done.err
+    assert done.code == 2 and "hopfleet.clients.replay.replay('mine', task=...)" in done.err
 
 
 def test_replay_of_what_has_not_begun(cli: Cli) -> None:

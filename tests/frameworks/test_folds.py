@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.clients.replay import replay
 from hopfleet.errors import CheckpointError, ExperimentExists, TaskError, UsageError
 from hopfleet.frameworks.folds import FoldedTask
-from hopfleet.runs.replay import replay
 from tests.helpers.plain_loop import train_in_sequence
 from tests.helpers.sample_tasks import Adapters, Everything, Plain, arrays
 from tests.helpers.states import assert_same_state

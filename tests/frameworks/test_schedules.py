@@ -15,11 +15,11 @@ import torch
 from torch.optim import lr_scheduler
 
 import hopfleet as hop
+from hopfleet.clients.replay import replay
 from hopfleet.domain.batching import Batching
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.schedules import check_lengths
-from hopfleet.runs.replay import replay
 
 
 class Counting(hop.TorchTask):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.clients.replay import replay
 from hopfleet.errors import UsageError
-from hopfleet.runs.replay import replay
 from hopfleet.support import registry
 from hopfleet.testing.tasks import CountingTask
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.clients.replay import replay
 from hopfleet.domain.messages import VersionSaved
 from hopfleet.frameworks.torch.trial import TrialContext
-from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.journal import Journal
 from tests.helpers.plain_loop import train_in_sequence

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.clients.replay import replay
 from hopfleet.forecast import rehearsal
-from hopfleet.runs.replay import replay
 from tests.helpers.plain_loop import train_in_sequence
 from tests.helpers.sample_tasks import Everything, Plateau, arrays
 from tests.helpers.states import assert_same_state

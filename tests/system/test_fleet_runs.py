@@ -13,13 +13,13 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local
+from hopfleet.clients.replay import replay
 from hopfleet.domain.messages import DevicesAllocated, Event, RunStarted, UnitFinished
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
 from hopfleet.experiment import teams
 from hopfleet.forecast.trial_runs import TrialRun
-from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.search.stopping import StoppingRule
 from hopfleet.store.local import open_journal

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.clients.replay import replay
 from hopfleet.domain.messages import RunUnit, UnitFinished, UnitStopped, WorkerLost
 from hopfleet.errors import HopfleetError, UsageError
 from hopfleet.frameworks.torch.framework import TorchFramework
-from hopfleet.runs.replay import replay
 from hopfleet.store.journal import Journal
 from hopfleet.worker.interruption import Interruption
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.clients.replay import replay
 from hopfleet.errors import DataError, ExperimentExists, Interrupted, TaskError, UsageError
-from hopfleet.runs.replay import replay
 from hopfleet.runtime.loop import Loop
 from tests.helpers.plain_loop import derived_seed
 from tests.helpers.sample_tasks import Augmented, Dropping

@@ -12,6 +12,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local, ProcessHandle
+from hopfleet.clients.replay import replay
 from hopfleet.domain.messages import Event, FormTeams, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
@@ -20,7 +21,6 @@ from hopfleet.forecast.team_choice import TeamChoice
 from hopfleet.forecast.trial_runs import TrialRun
 from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
-from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from hopfleet.worker.protocol import Report

@@ -15,13 +15,13 @@ import torch
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local, ProcessHandle
+from hopfleet.clients.replay import replay
 from hopfleet.domain.messages import Event, RecordLogged, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.resources import WorkerPlan, plan_workers
 from hopfleet.experiment.trial_runs import run_trials
-from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from hopfleet.support.machine import Machine

@@ -17,8 +17,8 @@ from hopfleet.errors import UsageError
 from hopfleet.store.folder import check_trusted, find_damaged, find_run
 
 if TYPE_CHECKING:
+    from hopfleet.clients.replay import Replay, Replayed
     from hopfleet.frameworks.base import Task
-    from hopfleet.runs.replay import Replay, Replayed
     from hopfleet.runs.results import Results
     from hopfleet.runs.verify import Verdict
 
@@ -136,8 +136,8 @@ def replay(
 
     Example: hopfleet replay demo --trial t0003 --workers 1
     """
+    from hopfleet.clients.replay import replay as train_again
     from hopfleet.forecast.preview import slow
-    from hopfleet.runs.replay import replay as train_again
     from hopfleet.runs.results import Results
 
     results = Results(find_run(name))
@@ -176,7 +176,7 @@ def task_and_train(results: Results) -> tuple[Task, Any]:
     from hopfleet.cli.scripts import enter
 
     given = "task=..., train=hop.live(dataset)" if live else "task=..."
-    remedy = f"pass the task in Python: hopfleet.runs.replay.replay({results.folder.handle!r}, {given})"
+    remedy = f"pass the task in Python: hopfleet.clients.replay.replay({results.folder.handle!r}, {given})"
     if file is None or not file.is_file():
         raise UsageError(f"{results.name}: the file that created its task is unknown or gone; {remedy}")
     enter(origin["cwd"])

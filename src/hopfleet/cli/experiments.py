@@ -17,7 +17,7 @@ from hopfleet.cli.runs import (
     checkpoint_path,
     find_trial,
     loading_code,
-    run_state,
+    state_of,
     trial_counts,
 )
 from hopfleet.domain.trial import TrialState
@@ -82,7 +82,7 @@ def _summary(results: Results) -> dict[str, Any]:
     leader = results.history.best()
     return {
         "name": results.name,
-        "state": run_state(results).value,
+        "state": state_of(results.folder, results.history).value,
         "trials": trial_counts(results),
         "metric": results.history.metric,
         "best": results.history.value(leader) if leader else None,
@@ -211,7 +211,7 @@ def _print_experiment(results: Results, every: bool) -> None:
     from hopfleet.monitor.wording import plural
 
     screen, history = console(), results.history
-    state = run_state(results)
+    state = state_of(results.folder, results.history)
     screen.print(header(history))
     created = f"  created {moment(results.definition['created'])}"
     screen.print(Text.assemble((state.value, STATE_STYLES[state]), created))

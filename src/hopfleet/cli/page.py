@@ -11,7 +11,7 @@ import typer
 from hopfleet.cli import completing
 from hopfleet.cli.experiments import Name
 from hopfleet.cli.render import console, echo
-from hopfleet.cli.runs import RunState, run_state
+from hopfleet.cli.runs import RunState, state_of
 from hopfleet.store.folder import find_run
 from hopfleet.ui import PORT
 
@@ -88,7 +88,7 @@ def top(
     with Live(console=screen, auto_refresh=False, screen=True) as live:
         while True:
             live.update(_picture(results, screen.size.height), refresh=True)
-            if run_state(results.refresh()) is not RunState.RUNNING:
+            if state_of(results.folder, results.refresh().history) is not RunState.RUNNING:
                 break
             time.sleep(every)
     screen.print(_picture(results, screen.size.height))
@@ -101,7 +101,7 @@ def _picture(results: Results, height: int) -> RenderableType:
     from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_table
 
     history = results.history
-    state = Text(f"{run_state(results).value}", style="dim")
+    state = Text(f"{state_of(results.folder, results.history).value}", style="dim")
     workers: list[RenderableType] = [Text(), workers_table(history)] if history.workers else []
     rows = max(3, height - 10 - (len(history.workers) + 4 if workers else 0))
     table: RenderableType = leaderboard_table(history, rows) if history.trials else Text("No trial has started yet.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hopfleet.errors import CheckpointError, NotFound
 from hopfleet.runs.state import RunState as RunState
 from hopfleet.runs.state import bytes_on_disk as bytes_on_disk
-from hopfleet.runs.state import run_state as run_state
+from hopfleet.runs.state import state_of as state_of
 
 if TYPE_CHECKING:
     from hopfleet.runs.results import Results

@@ -31,11 +31,11 @@ from hopfleet.phrases import shown
 from hopfleet.runs.bundle_files import FILE, check_files, read_description
 from hopfleet.runs.card import model_card
 from hopfleet.runs.evaluation import naming_differences, open_data
-from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined
 from hopfleet.runs.guest import Guest
+from hopfleet.runs.joining import EXAMPLES, check_deviation, joined
+from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.runs.prediction import check_hook, check_target, collected, predictions
 from hopfleet.runs.replacing import check_place, difference, put_in_place
-from hopfleet.runs.results import Results
 from hopfleet.runs.sealing import is_sealed, seal
 from hopfleet.runs.verify import find_data
 from hopfleet.safe_text import visible
@@ -194,7 +194,9 @@ def _seal_of(folder: Path) -> str:
     return ""
 
 
-def write_bundle(results: Results, members: Mapping[str, float], path: Path, task: Task, *, logits: bool) -> float:
+def write_bundle(
+    results: OpenedRun[Any], members: Mapping[str, float], path: Path, task: Task, *, logits: bool
+) -> float:
     """Write a bundle, load it again, and return the largest deviation of its predictions; it is complete or absent."""
     check_place(path, str(path), _objection)
     batch = find_data(results.folder, "train").head(EXAMPLES)
@@ -225,7 +227,9 @@ def _objection(folder: Path) -> str:
     return difference(folder, {**content["files"], CARD: content.get("card", "")}, besides=(FILE, SEAL))
 
 
-def _fill(folder: Path, results: Results, members: Mapping[str, float], task: Task, logits: bool) -> dict[str, Any]:
+def _fill(
+    folder: Path, results: OpenedRun[Any], members: Mapping[str, float], task: Task, logits: bool
+) -> dict[str, Any]:
     """Write the files of a bundle, and return what its description has."""
     train = find_data(results.folder, "train")
     recipe = load_recipe(train) if (Path(train.url) / RECIPE).is_file() else None

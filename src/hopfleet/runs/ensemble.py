@@ -15,8 +15,9 @@ from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import Batch, Framework, Task
 from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import measure_ensemble
-from hopfleet.runs.exporting import Exported, export_models, joined_model
+from hopfleet.runs.exporting import Exported, export_models
 from hopfleet.runs.guest import transformed
+from hopfleet.runs.joining import joined_model
 from hopfleet.runs.place import Place
 from hopfleet.runs.prediction import predict
 from hopfleet.runs.results import Results

@@ -22,8 +22,8 @@ from hopfleet.domain.rowsum import means
 from hopfleet.errors import DataChanged, DataError, TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.inference import candidate, job, key, members, pieces, run_units, space_for
+from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.runs.place import Place
-from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.support import clock
 from hopfleet.support.files import json_text, write_text
@@ -37,7 +37,7 @@ ENSEMBLE = "ensemble"
 
 
 def measure_trials(
-    results: Results, data: Any, trials: Sequence[str], top: int, task: Task, place: Place
+    results: OpenedRun[Any], data: Any, trials: Sequence[str], top: int, task: Task, place: Place
 ) -> dict[str, dict[str, float]]:
     """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first."""
     names = list(trials) or [trial.id for trial in results.history.leaderboard() if trial.best is not None][:top]
@@ -49,7 +49,7 @@ def measure_trials(
 
 
 def measure_ensemble(
-    results: Results, data: Any, weights: Mapping[str, float], logits: bool, task: Task, place: Place
+    results: OpenedRun[Any], data: Any, weights: Mapping[str, float], logits: bool, task: Task, place: Place
 ) -> dict[str, float]:
     """Return the metrics of an ensemble on new data. Every row is read once."""
     work = job(results, weights, data, task, logits=logits)
@@ -58,7 +58,13 @@ def measure_ensemble(
 
 
 def _measured(
-    results: Results, data: Any, trials: Sequence[str], work: dict[str, Any], task: Task, place: Place, name: str = ""
+    results: OpenedRun[Any],
+    data: Any,
+    trials: Sequence[str],
+    work: dict[str, Any],
+    task: Task,
+    place: Place,
+    name: str = "",
 ) -> dict[str, dict[str, float]]:
     """Measure models, and record what was found in the run folder."""
     candidates = [candidate(results, trial, number) for number, trial in enumerate(trials, 1)]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopfleet.errors import TaskError, UsageError
-from hopfleet.frameworks.base import Batch, Task
+from hopfleet.errors import UsageError
+from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
-from hopfleet.runs.guest import Guest, transformed
-from hopfleet.runs.results import Results
-from hopfleet.runs.verify import find_data
+from hopfleet.runs.joining import calling, check_deviation, joined
+from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.support.files import trouble, write_atomically
 
 SUFFIXES = frozenset((".bin", ".ckpt", ".h5", ".joblib", ".keras", ".onnx", ".pkl", ".pt", ".pth", ".safetensors"))
@@ -24,12 +23,6 @@ BUNDLE = "bundle"
 
 WEIGHTS = "safetensors"
 """The format of weights alone."""
-
-EXAMPLES = 8
-"""Rows with which an exported model is compared."""
-
-TOLERANCE = 1e-3
-"""The largest deviation of outputs that is taken for rounding."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Exported:
 
 
 def export_models(
-    results: Results,
+    results: OpenedRun[Any],
     members: Mapping[str, float],
     path: str | os.PathLike[str],
     kind: str | None,
@@ -73,7 +66,7 @@ def export_models(
         )
     try:
         if chosen == BUNDLE:
-            from hopfleet.runs.bundle import write_bundle
+            from hopfleet.runs.bundle import write_bundle  # with all that prepares and reads data
 
             return Exported(target, chosen, write_bundle(results, members, target, task, logits=logits))
         # Files of weights are compared with the weights, and files of whole models by their outputs.
@@ -86,7 +79,7 @@ def export_models(
 
 
 def _converted(
-    results: Results, members: Mapping[str, float], path: Path, kind: str, task: Task, logits: bool
+    results: OpenedRun[Any], members: Mapping[str, float], path: Path, kind: str, task: Task, logits: bool
 ) -> float:
     model, guest = joined(results, members, task, logits=logits)
     found: list[float] = []
@@ -99,44 +92,3 @@ def _converted(
 
     write_atomically(path, fill, durable=True)
     return found[0]
-
-
-def joined_model(results: Results, members: Mapping[str, float], task: Task, *, logits: bool) -> Any:
-    """Return the model of a trial, or one model of several."""
-    if len(members) == 1:
-        return results[next(iter(members))].model(task)
-    return joined(results, members, task, logits=logits)[0]
-
-
-def joined(results: Results, members: Mapping[str, float], task: Task, *, logits: bool) -> tuple[Any, Guest]:
-    """Return the model of a trial, or one model of several, and the first trial, whose hooks run with the model."""
-    models, guests = zip(*(results[name].built(task) for name in members), strict=True)
-    if len(models) == 1:
-        return models[0], guests[0]
-    return task.framework.ensemble(models, [*members.values()], logits=logits), guests[0]
-
-
-def calling(results: Results, members: Mapping[str, float], task: Task) -> Callable[[Any], object]:
-    """Return a function that runs the task's code with a model on a few training rows."""
-    data = find_data(results.folder, "train")
-    batch = example(results, task)
-    if type(task).predict is not Task.predict:
-        return lambda model: task.predict(model, batch)
-    dtypes = {name: column.dtype for name, column in data.columns.items()}
-    with results[next(iter(members))].opened(task) as (framework, config, _):
-        measure = framework.measuring(config, dtypes)
-    return lambda model: measure(model, batch)
-
-
-def example(results: Results, task: Task) -> Batch:
-    """Return the first training rows, as the task's hooks get them in evaluation."""
-    return next(transformed(task, [find_data(results.folder, "train").head(EXAMPLES)]))
-
-
-def check_deviation(path: Path, deviation: float) -> None:
-    """Raise TaskError if outputs differ by more than rounding."""
-    if not deviation <= TOLERANCE:
-        raise TaskError(
-            f"{path}: is not written: read back, its outputs on {EXAMPLES} rows deviate by {deviation:.3g}, and "
-            f"rounding explains at most {TOLERANCE:g}; check that the model computes the same each time in evaluation"
-        )

@@ -24,8 +24,8 @@ from hopfleet.domain.trial import Trial
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import refuse_folds
+from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.runs.place import Place
-from hopfleet.runs.results import Results
 from hopfleet.runtime.driver import Driver
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.store.folder import RunFolder
@@ -43,7 +43,7 @@ FEW = 2
 """Units' worth of rows that do not leave this process, since a worker would take longer to start."""
 
 
-def candidate(results: Results, trial: str, number: int = 1) -> Candidate:
+def candidate(results: OpenedRun[Any], trial: str, number: int = 1) -> Candidate:
     """Return the candidate of a trial's best epoch. Raise NotFound or CheckpointError if it has no model."""
     refuse_folds(results.definition.get("folds", 0))
     history = results.history.trials[trial]
@@ -54,14 +54,14 @@ def candidate(results: Results, trial: str, number: int = 1) -> Candidate:
     return Candidate(Trial(trial, number, history.config, history.seed, history.best.epoch), saved.ref, saved.digest)
 
 
-def members(results: Results, weights: Mapping[str, float]) -> list[Member]:
+def members(results: OpenedRun[Any], weights: Mapping[str, float]) -> list[Member]:
     """Return the members of an ensemble, given by the weights of trials."""
     return [
         Member(results[trial].config, results[trial].checkpoint.absolute(), weight) for trial, weight in weights.items()
     ]
 
 
-def job(results: Results, trials: Mapping[str, float], data: Any, task: Task, **options: Any) -> dict[str, Any]:
+def job(results: OpenedRun[Any], trials: Mapping[str, float], data: Any, task: Task, **options: Any) -> dict[str, Any]:
     """Return what determines the outcome of a call, apart from the rows."""
     versions = [results.history.trials[trial] for trial in trials]
     source = data.url if isinstance(data, Dataset) else type(data).__name__

@@ -15,12 +15,12 @@ from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import lacks_predict
 from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import naming_differences, open_data, recipe_of
-from hopfleet.runs.exporting import joined
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
+from hopfleet.runs.joining import joined
+from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.runs.place import Place
 from hopfleet.runs.replacing import check_predictions, put_predictions
-from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.support.files import beside, create_folder, make_folder, remove_file, temporary_folder
 from hopfleet.worker.inference import InferenceTask, Output, predicted, stored, write
@@ -57,7 +57,7 @@ def check_hook(task: Task, model: Callable[[], Any]) -> None:
 
 
 def predict(
-    results: Results,
+    results: OpenedRun[Any],
     weights: Mapping[str, float],
     data: Any,
     to: Any,

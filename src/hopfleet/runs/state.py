@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
@@ -14,9 +14,6 @@ from hopfleet.errors import HopfleetError, JournalError, describe
 from hopfleet.monitor.history import History
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
-
-if TYPE_CHECKING:
-    from hopfleet.runs.results import Results
 
 
 class RunState(Enum):
@@ -67,10 +64,6 @@ def read_history(folder: RunFolder) -> History:
     for _ in apply_journal(folder, history):
         pass
     return history
-
-
-def run_state(results: Results) -> RunState:
-    return state_of(results.folder, results.history)
 
 
 def state_of(folder: RunFolder, history: History) -> RunState:

@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
+from hopfleet.clients.replay import replay
 from hopfleet.domain.space import grid_search
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions, WorkerOptions
@@ -46,7 +47,6 @@ from hopfleet.extend import (
     Session,
     Task,
 )
-from hopfleet.runs.replay import replay
 from hopfleet.search.grid import Grid
 from hopfleet.support.files import overwrite
 

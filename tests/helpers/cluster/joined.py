@@ -36,7 +36,7 @@ PRELOAD = (
     # Members of teams import PyTorch's compiler, which takes as long as the import of PyTorch.
     "torch._dynamo.config",
     # Actors import the tests that have started them.
-    *("pytest", "hopfleet.forecast.team_choice", "hopfleet.runs.replay"),
+    *("pytest", "hopfleet.forecast.team_choice", "hopfleet.clients.replay"),
     # Half of the time that the import of Ray takes, and what it imports later, goes into these.
     *(f"google.protobuf.{name}" for name in ("internal.python_message", "json_format", "text_format", "timestamp_pb2")),
     *("filelock", "jsonschema", "msgpack", "packaging.version", "requests", "tqdm.auto", "uvloop", "wcwidth", "yaml"),

@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
+from hopfleet.clients.replay_training import Course, recorded_courses, train_again
 from hopfleet.data import Dataset, Live, open_dataset
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import folded
-from hopfleet.runs.replay_training import Course, recorded_courses, train_again
 from hopfleet.runs.results import Results, load
 from hopfleet.runs.verify import find_data
 from hopfleet.search.base import at_least_one
@@ -122,7 +122,7 @@ def _data(results: Results, train: Any) -> tuple[Dataset, list[str]]:
         if data.is_live and train is None:
             raise UsageError(
                 f"{results.name}: was trained on a live data set, which is not stored; "
-                "call hopfleet.runs.replay.replay(name, train=hop.live(dataset))"
+                "call hopfleet.clients.replay.replay(name, train=hop.live(dataset))"
             )
     else:
         data = train if isinstance(train, Dataset) else open_dataset(train)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.clients.replay import Replay, replay
 from hopfleet.domain.messages import (
     Event,
     Message,
@@ -26,7 +27,6 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted, NotFound, UsageError
-from hopfleet.runs.replay import Replay, replay
 from hopfleet.runtime.loop import Loop
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions

@@ -143,7 +143,7 @@ def test_a_share_needs_halving() -> None:
 
 @pytest.mark.parametrize("start", [0.0, 1e9])
 def test_processes_are_started_where_they_pay(start: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopfleet.frameworks.sklearn.search_cv.START_SECONDS", start)
+    monkeypatch.setattr("hopfleet.clients.search_cv.START_SECONDS", start)
     search = hop.HopSearchCV(PIPELINE, GRID, cv=2, epochs=1, batch_size=100, n_jobs=2, random_state=0).fit(X, Y)
     assert len({span.worker for span in search.results_.history.spans}) == (1 if start else 2)
     assert search.best_score_ > 0.9
