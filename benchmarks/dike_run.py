@@ -91,9 +91,10 @@ def _row(network: str, plan: str, predicted: float, reached: float, load: str, q
 
 def _predictions(experiment: hop.Experiment) -> dict[str, float]:
     """Return the predicted throughput of each plan, by the settings that train so."""
-    with scratch_folder(experiment) as place:
-        measured = measure_model(experiment, place)
-    (within,) = measure_cluster(experiment, measured)[0].seconds_per_byte[0]
+    definition = experiment.definition
+    with scratch_folder(definition) as place:
+        measured = measure_model(definition, place)
+    (within,) = measure_cluster(definition, definition.find_backend(), measured)[0].seconds_per_byte[0]
     model, worker = measured.model, worker_need(measured.model, 1, 1)
 
     def cluster(*devices: int) -> Cluster:

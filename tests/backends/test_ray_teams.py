@@ -205,7 +205,7 @@ def six_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs start with six workers on one device each, and teams of three are worth while."""
     scaling = Scaling("ddp", Rates("ddp", (10.0, 19.0)), most=3)
     choice = TeamChoice((SINGLE,), "as the test says", 6, scaling)
-    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given, **options: choice)
+    monkeypatch.setattr("hopfleet.experiment.running.find_teams", lambda *given, **options: choice)
 
 
 @pytest.mark.usefixtures("six_devices")
@@ -230,7 +230,7 @@ def test_each_node_has_the_teams_that_were_chosen_for_it(monkeypatch: pytest.Mon
     choice = TeamChoice(
         (SINGLE, SINGLE, TeamShape("ddp", 2)), "as the test says", 3, homes=(second, second, first), one_node=True
     )
-    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given, **options: choice)
+    monkeypatch.setattr("hopfleet.experiment.running.find_teams", lambda *given, **options: choice)
     results = experiment("chosen", backend, "auto", search=hop.Grid(max_epochs=1)).fit(quiet=True)
     assert [trial.state.value for trial in results.trials] == ["completed"] * 2
     pair = next(place for place in backend.places if len(place) == 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 from pathlib import Path
 from typing import Any
@@ -208,8 +209,8 @@ def test_the_python_of_best_names_the_task_of_a_script(cli: Cli) -> None:
 
     Local.__module__ = "__main__"
     experiment = counting("mine")
-    experiment.task = Local()
-    experiment.origin = {"how": "script", "file": "/there/mine.py", "arguments": [], "cwd": "/"}
+    origin = {"how": "script", "file": "/there/mine.py", "arguments": [], "cwd": "/"}
+    experiment.definition = dataclasses.replace(experiment.definition, task=Local(), origin=origin)
     experiment.fit(quiet=True)
     code = cli("best", "mine", "--json").json["python"]
     assert "Local()  # the task of /there/mine.py" in code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -199,7 +200,7 @@ def test_resume_of_a_finished_one(cli: Cli, script: Callable[..., Path]) -> None
 def unfinished(name: str, origin: dict[str, object]) -> None:
     """An experiment that was killed before its first trial."""
     experiment = counting(name)
-    experiment.origin = origin
+    experiment.definition = dataclasses.replace(experiment.definition, origin=origin)
     results = experiment.fit(quiet=True)
     results.folder.journal_file.unlink()
 

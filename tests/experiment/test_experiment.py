@@ -113,9 +113,9 @@ def test_an_old_keyword_still_works_and_names_the_new_one(keyword: str) -> None:
         old = experiment(**{keyword: value})
     assert [Path(warning.filename) for warning in warned] == [Path(__file__)]
     assert (
-        getattr(old, argument)
+        getattr(old.definition, argument)
         == group(**{field: value})
-        == getattr(experiment(**{argument: group(**{field: value})}), argument)
+        == getattr(experiment(**{argument: group(**{field: value})}).definition, argument)
     )
     with pytest.raises(UsageError, match=rf"{keyword}=.*: {field} is given twice; keep {argument}=hop\."):
         experiment(**{keyword: value, argument: group(**{field: value})})
@@ -130,11 +130,12 @@ def test_every_old_keyword_is_tested() -> None:
 def test_use_changes_options() -> None:
     one = experiment()
     one.use(workers=5, backend="local", policy="random", unit_timeout="none", fuse="off")
-    assert (one.workers, one.backend) == (5, hop.Local)
-    assert one.run_options == hop.RunOptions(policy="random", unit_timeout=None)
-    assert one.worker_options == hop.WorkerOptions(fuse="off")
+    made = one.definition
+    assert (made.workers, made.backend) == (5, hop.Local)
+    assert made.run_options == hop.RunOptions(policy="random", unit_timeout=None)
+    assert made.worker_options == hop.WorkerOptions(fuse="off")
     one.use(unit_timeout=7)
-    assert one.run_options.unit_timeout == 7.0
+    assert one.definition.run_options.unit_timeout == 7.0
 
 
 def test_a_missing_solver_is_told_before_work_starts(monkeypatch: pytest.MonkeyPatch) -> None:

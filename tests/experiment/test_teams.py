@@ -72,8 +72,9 @@ def found(backend: Cluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> 
             parallelism="auto",
             **options,
         )
-    with scratch_folder(experiment) as place:
-        choice = find_teams(experiment, backend, scratch_data(experiment, place), lambda text: None, keep=False)
+    definition = experiment.definition
+    with scratch_folder(definition) as place:
+        choice = find_teams(definition, backend, scratch_data(definition, place), lambda text: None, keep=False)
     assert choice is not None
     return choice, asked
 

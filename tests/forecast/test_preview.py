@@ -17,8 +17,9 @@ from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
-from hopfleet.forecast import rehearsal as rehearsals
+from hopfleet.experiment import running
 from hopfleet.forecast.forecast import Forecast
+from hopfleet.forecast import rehearsal as rehearsals
 from hopfleet.forecast.preview import slow as report_if_slow
 from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
 from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, measure, predict, worth_profiling
@@ -608,13 +609,13 @@ def test_no_profiling_where_it_brings_nothing(changes: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("generous")
 def test_the_policy_hears_the_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = []
-    real = hop.Experiment._controller
+    real = running._controller
 
-    def controller(self: hop.Experiment, forecast: Forecast, found: Profiles, *more: Any) -> Any:
+    def controller(definition: Any, forecast: Any, found: Profiles, *more: Any) -> Any:
         heard.append(found)
-        return real(self, forecast, found, *more)
+        return real(definition, forecast, found, *more)
 
-    monkeypatch.setattr(hop.Experiment, "_controller", controller)
+    monkeypatch.setattr(running, "_controller", controller)
     results = counting().fit(quiet=True)
     assert [len(found.found) for found in heard] == [len(results.trials)]
 

@@ -128,7 +128,7 @@ def test_a_team_is_checked_without_changes(monkeypatch: pytest.MonkeyPatch, tmp_
     shape = {"parallelism": "ddp:2", "partitions": 2, "batch_size": 4}
     made = hop.Experiment(task, train=train, space={"lr": 0.1}, search=hop.Grid(max_epochs=1), **shape)
     before = everything()
-    check_data(made, open_data(made, RunFolder(tmp_path / "run")))
+    check_data(made.definition, open_data(made.definition, RunFolder(tmp_path / "run")))
     assert everything() == before
 
 

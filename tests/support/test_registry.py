@@ -93,7 +93,7 @@ def test_extensions_of_another_package_work_by_name(install: Install) -> None:
     )
     results = experiment.fit(quiet=True)  # in workers that import the package
     assert isinstance(experiment.search.search, Few)
-    assert experiment.backend is Mine
+    assert experiment.definition.backend is Mine
     assert results.definition["policy"] == "patient" and results.definition["backend"] == "mine"
     assert [len(trial.history) for trial in results.trials] == [2, 2]
     assert hop.simulate(trials=4, partitions=2, policy="patient").ratio >= 1

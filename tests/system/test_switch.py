@@ -94,7 +94,7 @@ def digests(results: hop.Results) -> list[Any]:
 def three_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs start with three workers on one device each, and teams of two are worth while."""
     choice = TeamChoice((SINGLE,), "as the test says", 3, SCALING)
-    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given, **options: choice)
+    monkeypatch.setattr("hopfleet.experiment.running.find_teams", lambda *given, **options: choice)
 
 
 @pytest.mark.usefixtures("three_devices")

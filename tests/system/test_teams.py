@@ -326,9 +326,9 @@ def test_a_team_that_crowds_the_cores(cores: int, most: int, monkeypatch: pytest
 def test_trial_runs_of_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopfleet.experiment.resources.this_machine", lambda: Machine(3, 8 << 30))
     tried = experiment("tried", space={"width": hop.choice(["cut", "whole"])}, train=data(64), partitions=1)
-    with scratch_folder(tried) as place:
+    with scratch_folder(tried.definition) as place:
         shapes = [SINGLE, TeamShape("ddp", 2), TeamShape("pipeline", 5)]
-        runs = list(run_trials(tried, place, shapes, lambda text: None))
+        runs = list(run_trials(tried.definition, place, shapes, lambda text: None))
     assert not place.path.exists()
     assert [(run.config["width"], run.shape) for run in runs] == [
         (width, shape) for shape in shapes for width in ("cut", "whole")

@@ -204,7 +204,7 @@ def _from_file(results: Results, file: Path, origin: Mapping[str, Any], *, live:
         if results.definition.get("bare_task", False) and not live:
             return load_task(file, results.definition["task"]["name"]), None
         experiment = run_until_fit(file, arguments, results.folder, results.name)
-    return experiment.task, experiment.train
+    return experiment.task, experiment.definition.train
 
 
 def _replay_json(found: Replay) -> dict[str, object]:

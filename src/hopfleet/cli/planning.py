@@ -63,20 +63,20 @@ def plan(
         read_cluster(cluster, 1.0)  # a mistake in it shows before the model is measured
     file, variable = split_target(target)
     with json_alone(json):
-        experiment = load_for_preview(file, variable)
-        with scratch_folder(experiment) as place:
-            measured = measure_model(experiment, place)
+        definition = load_for_preview(file, variable).definition
+        with scratch_folder(definition) as place:
+            measured = measure_model(definition, place)
         if cluster is not None:
             nodes, device = read_cluster(cluster, measured.flops), ""
         else:
-            nodes, device = measure_cluster(experiment, measured)
+            nodes, device = measure_cluster(definition, definition.find_backend(), measured)
     by_servers, by_rings = compare(nodes, measured.model), rings(nodes, measured.model)
     chosen = _choose(nodes, by_servers, by_rings)
     if json:
         print_json(_as_json(nodes, measured, by_servers, by_rings, chosen))
         return 0
     _report(nodes, measured, by_servers, by_rings, chosen)
-    return _train(file, variable, chosen, experiment.backend, device) if run else 0
+    return _train(file, variable, chosen, definition.backend, device) if run else 0
 
 
 def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Backend], device: str) -> int:

@@ -53,15 +53,11 @@ def profile(
         if given is not None and given < 1:
             raise UsageError(f"{name}={given}: must be at least 1")
     with json_alone(json):
-        experiment = load_for_preview(*split_target(target))
-        shapes = dict.fromkeys([SINGLE, *shapes_of(parallelism or ["ddp:2"], experiment.task)])
-        with scratch_folder(experiment) as place, slow(quiet=json, what="profile") as tell:
-            runs = list(run_trials(experiment, place, list(shapes), tell))
-    found = choose(
-        runs,
-        trials=trials or len(experiment.points) + experiment.search.trials,
-        devices=devices or device_count(experiment),
-    )
+        definition = load_for_preview(*split_target(target)).definition
+        shapes = dict.fromkeys([SINGLE, *shapes_of(parallelism or ["ddp:2"], definition.task)])
+        with scratch_folder(definition) as place, slow(quiet=json, what="profile") as tell:
+            runs = list(run_trials(definition, place, list(shapes), tell))
+    found = choose(runs, trials=trials or definition.trials, devices=devices or device_count(definition))
     if json:
         print_json({"runs": [run.as_json() for run in runs], "choices": [_choice_json(choice) for choice in found]})
     else:

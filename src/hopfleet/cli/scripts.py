@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
-from hopfleet.experiment.definition import UNDER_RUN
-from hopfleet.experiment.experiment import Experiment
-from hopfleet.experiment.loading import ADJUST, ANY, PREVIEW, RESUME, Adjust, FitAvoided
+from hopfleet.experiment.definition_record import UNDER_RUN
+from hopfleet.experiment.experiment import ADJUST, ANY, PREVIEW, RESUME, Adjust, Experiment, FitAvoided
 from hopfleet.frameworks.base import Task
 from hopfleet.phrases import did_you_mean
 from hopfleet.safe_text import HIDDEN

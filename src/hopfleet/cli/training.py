@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -268,10 +269,15 @@ def keep_to_nodes(experiment: Experiment, team: Mapping[str, Any]) -> None:
     """Have the members of the experiment's only team on the nodes of a plan, if its backend still has such nodes."""
     from hopfleet.backends.base import KeepsTo
 
-    if isinstance(experiment.backend, type):
-        experiment.backend = experiment.backend()
-    if isinstance(experiment.backend, KeepsTo):
-        experiment.backend.keep_to(**team)
+    backend = experiment.definition.find_backend()
+    if isinstance(backend, KeepsTo):
+        backend.keep_to(**team)
+        experiment.use(backend=backend)
+
+
+def _set_origin(experiment: Experiment, origin: dict[str, Any]) -> None:
+    """Set how ``hopfleet resume`` makes the experiment again."""
+    experiment.definition = dataclasses.replace(experiment.definition, origin=origin)
 
 
 def _adjust(experiment: Experiment, origin: dict[str, Any]) -> None:
@@ -279,7 +285,7 @@ def _adjust(experiment: Experiment, origin: dict[str, Any]) -> None:
     experiment.use(**origin["overrides"])
     if team := origin.get("team"):
         keep_to_nodes(experiment, team)
-    experiment.origin = origin
+    _set_origin(experiment, origin)
 
 
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
@@ -306,7 +312,7 @@ def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) 
 
     workers = "auto" if workers is None else workers
     experiment = demo.experiment(name=name, folder=folder, workers=workers)
-    experiment.origin = {"how": "demo", "workers": workers}
+    _set_origin(experiment, {"how": "demo", "workers": workers})
     return experiment
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError, UsageError
+from hopfleet.experiment.definition import Definition
 from hopfleet.experiment.previewing import scratch_data
 from hopfleet.experiment.resources import WorkerPlan, worker_spec
 from hopfleet.forecast.forecast import check_metrics
@@ -20,25 +20,21 @@ from hopfleet.support.user_code import describe_with_place, hook, users_tracebac
 from hopfleet.worker.logs import copied
 from hopfleet.worker.worker import Worker
 
-if TYPE_CHECKING:
-    from hopfleet.experiment.experiment import Experiment
-
 DRAWN = 200
 """Configurations in which to look for architectures."""
 
 
-def check_task(experiment: Experiment, place: RunFolder, tell: Callable[[str], None]) -> list[Config]:
+def check_task(definition: Definition, place: RunFolder, tell: Callable[[str], None]) -> list[Config]:
     """Check one configuration per architecture; ``tell`` hears of each. Return the configurations.
 
     Raise TaskError, with the user's traceback as its cause, if the task raises.
     """
     tell("opening the data")
-    data = scratch_data(experiment, place)
-    asked = experiment.worker_options.device
-    device = experiment.task.framework.devices()[0] if asked == "auto" else asked
-    spec = dataclasses.replace(worker_spec(experiment, data, place, plan=WorkerPlan(device, 1, ""), spare=0), run="")
-    drawn = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
-    configs = list(architectures(dict(enumerate(drawn))).values())
+    data = scratch_data(definition, place)
+    asked = definition.worker_options.device
+    device = definition.task.framework.devices()[0] if asked == "auto" else asked
+    spec = dataclasses.replace(worker_spec(definition, data, place, plan=WorkerPlan(device, 1, ""), spare=0), run="")
+    configs = list(architectures(dict(enumerate(definition.examples(DRAWN)))).values())
     worker = Worker("check", spec, Placement.on(device), lambda events: None, capture=copied, guest=True)
     try:
         for number, config in enumerate(configs):
@@ -48,18 +44,18 @@ def check_task(experiment: Experiment, place: RunFolder, tell: Callable[[str], N
             except UsageError:
                 raise
             except Exception as error:
-                _explain(experiment, error)
-                where = hook(error) or type(experiment.task).__name__
+                _explain(definition, error)
+                where = hook(error) or type(definition.task).__name__
                 users = error.with_traceback(users_traceback(error) or error.__traceback__)
                 raise TaskError(f"{where}: {describe_with_place(error)}, with the configuration {config}") from users
-            check_metrics(experiment.goal, has_valid=data.valid is not None, found=metrics)
+            check_metrics(definition.goal, has_valid=data.valid is not None, found=metrics)
     finally:
         worker.close()
     return configs
 
 
-def _explain(experiment: Experiment, error: Exception) -> None:
+def _explain(definition: Definition, error: Exception) -> None:
     """Add notes to an exception of the task's code, but not its configuration, which holds secrets in plain text."""
     with contextlib.suppress(Exception):
-        experiment.task.framework.explain(error)
+        definition.task.framework.explain(error)
     error.__notes__ = [note for note in getattr(error, "__notes__", ()) if not note.startswith("config: ")]

@@ -1,9 +1,10 @@
-"""What users are told when no trial of a run has succeeded."""
+"""What users are told when a run ends early, or when none of its trials has succeeded."""
 
 from __future__ import annotations
 
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import AllTrialsFailed
+from hopfleet.errors import AllTrialsFailed, HopfleetError, Interrupted, WorkersLost
+from hopfleet.experiment.running import Ending
 from hopfleet.runs.results import Results
 from hopfleet.runs.trial_result import TrialResult
 
@@ -21,14 +22,20 @@ def raise_if_all_failed(results: Results) -> None:
     )
 
 
-def stopped_early(results: Results, reason: str) -> AllTrialsFailed:
-    """Return the error of a run that was stopped because its first trials failed in the same way."""
-    first, handle = _failed(results)[0], results.folder.handle
-    return AllTrialsFailed(
-        f"{results.name}: the run was stopped, since {reason}\n\n{_why(first)}\n\ncorrect the task and call fit() "
-        f"again, which starts over; hop.RunOptions(fail_fast=False) tries all trials; hopfleet show {handle} "
-        f"--trial {first.id} shows the traceback again"
-    )
+def ended_early(results: Results, ending: Ending) -> HopfleetError:
+    """Return the error of a run that ended before its search was complete."""
+    name, handle = results.name, results.folder.handle
+    if ending.failing:
+        first = _failed(results)[0]
+        return AllTrialsFailed(
+            f"{name}: the run was stopped, since {ending.reason}\n\n{_why(first)}\n\ncorrect the task and call fit() "
+            f"again, which starts over; hop.RunOptions(fail_fast=False) tries all trials; hopfleet show {handle} "
+            f"--trial {first.id} shows the traceback again"
+        )
+    again = f"hopfleet resume {handle}"
+    if ending.reason:
+        return WorkersLost(f"{name}: {ending.reason}: {again}")
+    return Interrupted(f"{name} was interrupted and can continue: {again}, or call fit() again")
 
 
 def _failed(results: Results) -> list[TrialResult]:

@@ -6,14 +6,14 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hopfleet.backends.base import Measurable
+from hopfleet.backends.base import Backend, Measurable
 from hopfleet.data import Dataset
-from hopfleet.domain import batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, TaskError
+from hopfleet.experiment.definition import Definition
 from hopfleet.experiment.previewing import scratch_data
 from hopfleet.forecast.clusters import measured_cluster, this_cluster
 from hopfleet.frameworks.base import Batch, Batches, Session
@@ -23,9 +23,6 @@ from hopfleet.support.machine import this_machine
 from hopfleet.support.user_code import describe_with_place, hook
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.feeding.stream import FirstBatches, Stream
-
-if TYPE_CHECKING:
-    from hopfleet.experiment.experiment import Experiment
 
 TIMED, STEPS, SECONDS = 16, 2, 2.0
 """Rounds that are timed (the fastest counts); batches of a round; and seconds after which no round begins."""
@@ -48,43 +45,41 @@ class MeasuredModel:
     flops: float
 
 
-def measure_model(experiment: Experiment, place: RunFolder) -> MeasuredModel:
+def measure_model(definition: Definition, place: RunFolder) -> MeasuredModel:
     """Draw some configurations and measure the one with the largest model, on real batches."""
-    data = scratch_data(experiment, place).train
-    configs = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
+    data = scratch_data(definition, place).train
+    configs = definition.examples(DRAWN)
     try:
-        return _measured(experiment, data, configs)
+        return _measured(definition, data, configs)
     except HopfleetError:
         raise
     except Exception as error:
-        where = hook(error) or type(experiment.task).__name__
+        where = hook(error) or type(definition.task).__name__
         raise TaskError(f"{where}: {describe_with_place(error)}") from error
 
 
-def measure_cluster(experiment: Experiment, measured: MeasuredModel) -> tuple[Cluster, str]:
-    """Return the nodes of the experiment's backend, with links that a model's size was sent over; and their devices."""
-    size, flops, options = int(measured.model.parameters), measured.flops, experiment.worker_options
-    if isinstance(experiment.backend, type):
-        experiment.backend = experiment.backend()
-    if isinstance(experiment.backend, Measurable):
-        return measured_cluster(experiment.backend, options.device, flops, size, threads=options.threads)
-    _, devices = experiment.task.framework.devices()
+def measure_cluster(definition: Definition, backend: Backend, measured: MeasuredModel) -> tuple[Cluster, str]:
+    """Return the nodes of a backend, with links that a model's size was sent over; and their devices."""
+    size, flops, options = int(measured.model.parameters), measured.flops, definition.worker_options
+    if isinstance(backend, Measurable):
+        return measured_cluster(backend, options.device, flops, size, threads=options.threads)
+    _, devices = definition.task.framework.devices()
     here = this_cluster(this_machine(), measured.device, devices, flops, size, threads=options.threads)
     return here, measured.device
 
 
-def _measured(experiment: Experiment, data: Dataset, configs: Sequence[Config]) -> MeasuredModel:
-    framework, options = experiment.task.framework, experiment.worker_options
+def _measured(definition: Definition, data: Dataset, configs: Sequence[Config]) -> MeasuredModel:
+    framework, options = definition.task.framework, definition.worker_options
     here = framework.devices()[0]
     # The devices of a cluster may be of another kind than those of this machine.
     placement = Placement.on(options.device if options.device.partition(":")[0] in ("cpu", here) else here)
 
     def opened(config: Config) -> Session:
-        return framework.open(config, seed=experiment.seed, placement=placement, threads=options.threads)
+        return framework.open(config, seed=definition.seed, placement=placement, threads=options.threads)
 
     config = max(configs, key=lambda config: opened(config).size)
-    session, feed = opened(config), Feed(experiment.task)
-    size = batching.batch_size(config, experiment.batch_size)
+    session, feed = opened(config), Feed(definition.task)
+    size = definition.rows_per_batch(config)
 
     def some(rows: int, epoch: int = 1) -> FirstBatches:
         stream = Stream(data, 0, session=session, batch_size=rows, feed=feed, epoch=epoch)

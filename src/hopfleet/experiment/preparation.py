@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from hopfleet.backends.base import Backend, WarmsUp
 from hopfleet.data import Dataset, open_dataset
@@ -14,17 +14,15 @@ from hopfleet.domain.messages import Finish, RequestAnswered, TrialEnded, UnitFi
 from hopfleet.domain.placement import AUTO
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import DataChanged, UsageError
-from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
-from hopfleet.experiment.resources import Data, check_configs, check_device, folds_of, on_cluster, partitioned
+from hopfleet.experiment.definition import Definition
+from hopfleet.experiment.definition_record import changed_code, define, earlier_trials, refuse_changes
+from hopfleet.experiment.resources import Data, check_configs, check_device, on_cluster, partitioned
 from hopfleet.runs.guest import Guest
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import last_message
 from hopfleet.store.replacing import put_back, set_aside
 from hopfleet.support.files import make_folder
-
-if TYPE_CHECKING:
-    from hopfleet.experiment.experiment import Experiment
 
 BUILT = 4
 """Configurations whose models are built before work starts, if a strategy must cut them."""
@@ -73,103 +71,103 @@ def take_back(folder: RunFolder) -> None:
 
 
 @contextlib.contextmanager
-def warmed_up(experiment: Experiment, backend: Backend) -> Iterator[None]:
+def warmed_up(definition: Definition, backend: Backend) -> Iterator[None]:
     """Let a backend load the framework while the data is prepared, unless trial runs need the machine until then."""
-    if not isinstance(backend, WarmsUp) or experiment.parallelism == (AUTO,):
+    if not isinstance(backend, WarmsUp) or definition.parallelism == (AUTO,):
         yield
         return
-    logs = experiment.folder.logs
+    logs = definition.folder.logs
     make_folder(logs, private=True)
-    with backend.warmed_up(experiment.task.preload, experiment.worker_options.threads, logs):
+    with backend.warmed_up(definition.task.preload, definition.worker_options.threads, logs):
         yield
 
 
-def prepare(experiment: Experiment, *, overwrite: bool, warm_up: Callable[[], None]) -> Start:
+def prepare(definition: Definition, *, overwrite: bool, warm_up: Callable[[], None]) -> Start:
     """Prepare the run folder and the data. The caller holds the lock of the folder.
 
     ``warm_up`` is called before the data is read, unless there is nothing to train.
     """
-    folder = experiment.folder
-    check_device(experiment.backend, experiment.task, experiment.worker_options.device)
-    earlier = None if overwrite else _earlier(experiment)
+    folder = definition.folder
+    check_device(definition.backend, definition.task, definition.worker_options.device)
+    earlier = None if overwrite else _earlier(definition)
     fresh = earlier is None or earlier.barren
     before: Mapping[str, Any] = {} if fresh else folder.definition()
-    warm_start = earlier_trials(experiment.warm_start, before)
+    warm_start = earlier_trials(definition.warm_start, before)
     if fresh:
         set_aside(folder)
     if earlier is None or not earlier.finished:
         warm_up()
     changes: list[str] = []
-    data = open_data(experiment, folder, changes)
-    definition = define(experiment, data) | warm_start
+    data = open_data(definition, folder, changes)
+    record = define(definition, data) | warm_start
     if earlier is None or earlier.barren:
-        check_data(experiment, data)
-        folder.create(definition)
-        return Start(data, note=f"{experiment.name}: replaces a run in which every trial failed" if earlier else "")
-    refuse_changes(experiment, before, definition, changes, finished=earlier.finished)
+        check_data(definition, data)
+        folder.create(record)
+        return Start(data, note=f"{definition.name}: replaces a run in which every trial failed" if earlier else "")
+    refuse_changes(definition, before, record, changes, finished=earlier.finished)
     if earlier.finished:
         return Start(data, finished=True)
-    check_data(experiment, data)
+    check_data(definition, data)
     warning = ""
-    if pieces := changed_code(before, definition):
+    if pieces := changed_code(before, record):
         warning = (
             f"the task's code has changed since this run began ({pieces}): what was trained before stays as it is; "
             "fit(overwrite=True) starts over"
         )
-        folder.create({**before, "code": definition["code"]})
+        folder.create({**before, "code": record["code"]})
     return Start(data, resumed=True, warning=warning)
 
 
-def open_data(experiment: Experiment, place: RunFolder, changes: list[str] | None = None) -> Data:
+def open_data(definition: Definition, place: RunFolder, changes: list[str] | None = None) -> Data:
     """Return the data; rows that are not partitioned yet are partitioned into ``place``.
 
     If ``place`` holds other data from an earlier run, that data is returned, and ``changes`` tells how it differs.
     """
 
-    folds = folds_of(experiment)
+    folds = definition.folds
 
     def opened(role: str, source: Any, partitions: int | None) -> Dataset:
         folder = place.data / role
         try:
-            return partitioned(source, folder, partitions=partitions, seed=experiment.seed, least=folds)
+            return partitioned(source, folder, partitions=partitions, seed=definition.seed, least=folds)
         except DataChanged as error:
             if changes is None:
                 raise
             changes.extend(f"{role}: {change}" for change in error.changes)
             return open_dataset(folder)
 
-    train = opened("train", experiment.train, experiment.partitions)
+    train = opened("train", definition.train, definition.partitions)
     if folds > len(train):
         raise UsageError(
-            f"valid='{experiment.valid}': needs at least {folds} partitions, and the training data has {len(train)}; "
+            f"valid='{definition.valid}': needs at least {folds} partitions, and the training data has {len(train)}; "
             "use more partitions, or fewer folds"
         )
     if folds:
         return Data(train, train)
-    return Data(train, None if experiment.valid is None else opened("valid", experiment.valid, None))
+    return Data(train, None if definition.valid is None else opened("valid", definition.valid, None))
 
 
-def check_data(experiment: Experiment, data: Data) -> None:
+def check_data(definition: Definition, data: Data) -> None:
     """Raise an error unless the data is complete and suits the configurations that are known in advance."""
     data.check()
-    configs = [*experiment.points, *experiment.search.examples(CHECKED)]
-    team = max(shape.devices for shape in experiment.parallelism)
-    check_configs(configs, data.train, experiment.batch_size, team)
-    teams = {shape for shape in experiment.parallelism if shape.devices > 1}
+    configs = definition.examples(CHECKED)
+    team = max(shape.devices for shape in definition.parallelism)
+    check_configs(configs, data.train, definition.batch_size, team)
+    teams = {shape for shape in definition.parallelism if shape.devices > 1}
     for shape, config in itertools.product(teams, configs[:BUILT]):
-        with Guest(experiment.task).building():
-            experiment.task.framework.check_team(config, shape, seed=experiment.seed)
+        with Guest(definition.task).building():
+            definition.task.framework.check_team(config, shape, seed=definition.seed)
 
 
-def verify_data(experiment: Experiment, data: Data) -> None:
+def verify_data(definition: Definition, data: Data) -> None:
     """Raise DataError for a file with a wrong checksum. The nodes of a cluster check the files that they fetch."""
-    if not on_cluster(experiment.backend):
+    if not on_cluster(definition.backend):
         data.verify()
 
 
-def _earlier(experiment: Experiment) -> _Earlier | None:
+def _earlier(definition: Definition) -> _Earlier | None:
     """Return what an earlier run has left; None if there was none, or if it ended before its first message."""
-    folder, store = experiment.folder, experiment.store
+    folder, store = definition.folder, definition.store
     last, requests = last_message(folder, store)
     if last is None:
         return None

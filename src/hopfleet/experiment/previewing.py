@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from hopfleet.backends.base import Backend
 from hopfleet.errors import UsageError
+from hopfleet.experiment.definition import Definition
 from hopfleet.experiment.preparation import check_data, open_data, verify_data
 from hopfleet.experiment.resources import Data, check_device, on_cluster
 from hopfleet.phrases import shown
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.files import create_folder, make_folder, remove_empty_folder, temporary_folder
 
-if TYPE_CHECKING:
-    from hopfleet.experiment.experiment import Experiment
-
 
 @contextlib.contextmanager
-def scratch_folder(experiment: Experiment) -> Iterator[RunFolder]:
+def scratch_folder(definition: Definition) -> Iterator[RunFolder]:
     """Make a run folder beside that of the experiment, on the same disk, and remove it afterwards."""
-    parent = experiment.folder.path.parent
+    parent = definition.folder.path.parent
     missing = [path for path in (parent, *parent.parents) if not path.exists()]
     if not parent.is_dir():
         make_folder(parent, private=True)
@@ -37,24 +34,24 @@ def scratch_folder(experiment: Experiment) -> Iterator[RunFolder]:
                 remove_empty_folder(path)
 
 
-def scratch_data(experiment: Experiment, place: RunFolder) -> Data:
+def scratch_data(definition: Definition, place: RunFolder) -> Data:
     """Return the checked data, partitioned into ``place`` where needed."""
-    check_device(experiment.backend, experiment.task, experiment.worker_options.device)
-    for role, source in (("train", experiment.train), ("valid", experiment.valid)):
+    check_device(definition.backend, definition.task, definition.worker_options.device)
+    for role, source in (("train", definition.train), ("valid", definition.valid)):
         if isinstance(source, Iterator):
             raise UsageError(
                 f"{role}={shown(source)}: can be read only once, and a preview would use it up; "
                 "partition it first with hop.partition(...)"
             )
-    data = open_data(experiment, place)
-    check_data(experiment, data)
-    verify_data(experiment, data)
+    data = open_data(definition, place)
+    check_data(definition, data)
+    verify_data(definition, data)
     return data
 
 
-def another_backend(experiment: Experiment) -> Backend:
+def another_backend(definition: Definition) -> Backend:
     """Return a second backend of the same kind, since only those of clusters can be started twice."""
-    given = experiment.backend
+    given = definition.backend
     if on_cluster(given) and not isinstance(given, type):
         return given
     try:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hopfleet.backends.base import Backend, Cluster
 from hopfleet.data import Dataset, Live, open_dataset, partition
@@ -17,8 +17,9 @@ from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
+from hopfleet.experiment.definition import Definition
 from hopfleet.frameworks.base import Task
-from hopfleet.frameworks.folds import KFold, folded
+from hopfleet.frameworks.folds import folded
 from hopfleet.monitor.wording import plural
 from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.teams import Scaling
@@ -28,9 +29,6 @@ from hopfleet.support.machine import choose_workers, most_workers, this_machine
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.surroundings.script import Surroundings
-
-if TYPE_CHECKING:
-    from hopfleet.experiment.experiment import Experiment
 
 VERIFY_BYTES = 4 << 30
 """Data sets up to this many bytes are read and compared with their checksums before work starts."""
@@ -291,13 +289,8 @@ def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
     return device, count if device == found else 1
 
 
-def folds_of(experiment: Experiment) -> int:
-    """Return the number of folds; 0 if the experiment has none."""
-    return experiment.valid.count if isinstance(experiment.valid, KFold) else 0
-
-
 def worker_spec(
-    experiment: Experiment,
+    definition: Definition,
     data: Data,
     place: RunFolder,
     *,
@@ -305,35 +298,35 @@ def worker_spec(
     spare: int,
 ) -> WorkerSpec:
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
-    options, limit = experiment.worker_options, experiment.run_options.unit_timeout
+    options, limit = definition.worker_options, definition.run_options.unit_timeout
     return WorkerSpec(
-        task=folded(experiment.task, folds_of(experiment), len(data.train)),
+        task=folded(definition.task, definition.folds, len(data.train)),
         train=data.train,
         valid=data.valid,
         checkpoints=place.checkpoints,
         logs=place.logs,
-        seed=experiment.seed,
+        seed=definition.seed,
         device=plan.device,
         threads=options.threads,
-        batch_size=experiment.batch_size,
+        batch_size=definition.batch_size,
         drop_last=options.drop_last,
-        epochs=experiment.search.max_epochs,
-        settings=experiment.task.framework.settings(),
-        surroundings=Surroundings.of(experiment.task),
-        metric=experiment.goal.metric,
-        mode=experiment.goal.mode,
+        epochs=definition.search.max_epochs,
+        settings=definition.task.framework.settings(),
+        surroundings=Surroundings.of(definition.task),
+        metric=definition.goal.metric,
+        mode=definition.goal.mode,
         fast=options.fuse == "fast",
-        count_parameters=experiment.goal.counts_parameters,
+        count_parameters=definition.goal.counts_parameters,
         run=uuid.uuid4().hex,
         transform_workers=spare if isinstance(options.transform_workers, str) else options.transform_workers,
         shared_bytes=this_machine().memory // SHARED,
-        checkpoint_every=experiment.run_options.checkpoint_every,
+        checkpoint_every=definition.run_options.checkpoint_every,
         start_timeout=options.start_timeout,
-        store=experiment.store,
+        store=definition.store,
         teams=plan.teams,
         homes=plan.homes,
         one_node=plan.one_node,
         joining="" if plan.scaling is None else plan.scaling.strategy,
-        strategies=experiment.strategies,
+        strategies=definition.strategies,
         check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )
