@@ -99,7 +99,7 @@ lint: $(VENV)/.dev  ## style, types, the direction of imports, and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check_prose.py
 	$(BIN)/python tools/check_gpu_record.py
 	$(BIN)/python tools/check_house.py

@@ -18,8 +18,8 @@ from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.experiment import running
-from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast import rehearsal as rehearsals
+from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast.preview import slow as report_if_slow
 from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
 from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, measure, predict, worth_profiling

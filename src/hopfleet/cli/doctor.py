@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from hopfleet.cli.render import echo, facts, size
+from hopfleet.frameworks.devices import named_devices
 from hopfleet.store.folder import home
 from hopfleet.support import registry
 from hopfleet.support.files import unnamed_file
@@ -128,7 +129,7 @@ def _extra(extra: str, names: list[str]) -> str:
 
 def _machine() -> Iterator[tuple[str, str]]:
     machine = this_machine()
-    kind, count, devices = _devices()
+    kind, count, devices = named_devices()
     yield "cores", str(machine.cores)
     yield "memory", f"{size(machine.memory)} available"
     shared = Path("/dev/shm")
@@ -136,20 +137,6 @@ def _machine() -> Iterator[tuple[str, str]]:
     yield "devices", devices
     workers, why = choose_workers(machine, device=kind, devices=count, threads=1, trials=MANY)
     yield "workers", f"'auto' means {workers} here ({why})"
-
-
-def _devices() -> tuple[str, int, str]:
-    """Return the kind of device that trials would train on, the number of devices and their names."""
-    if importlib.util.find_spec("torch") is None:
-        return "cpu", 1, "unknown without PyTorch"
-    import torch
-
-    if torch.cuda.is_available():
-        count = torch.cuda.device_count()
-        return "cuda", count, ", ".join(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(count))
-    if torch.backends.mps.is_available():
-        return "mps", 1, "mps"
-    return "cpu", 1, "cpu"
 
 
 def _home_problem() -> str:

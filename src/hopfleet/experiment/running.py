@@ -244,7 +244,7 @@ def _observers(
 
 
 def _restore(controller: Controller, journal: JournalStore, observers: Sequence[Observer]) -> None:
-    """Apply the messages of earlier runs, of which observers take note, too."""
+    """Apply the messages of earlier runs. Observers take note of them first."""
     try:
         controller.restore(_recalled(journal, observers))
     except HopfleetError:
