@@ -356,7 +356,7 @@ def test_an_interrupted_replay_leaves_nothing(own_home: Path) -> None:
 
 def test_the_old_home_of_replay_still_works() -> None:
     with pytest.warns(
-        FutureWarning, match=r"hopfleet\.replay\.replay is deprecated.*use hopfleet\.runs\.replay\.replay"
+        FutureWarning, match=r"hopfleet\.replay\.replay is deprecated.*use hopfleet\.clients\.replay\.replay"
     ):
         from hopfleet.replay import replay as old
     assert old is replay

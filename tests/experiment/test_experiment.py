@@ -19,6 +19,7 @@ import torch
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
 from hopfleet.experiment.options import MOVED
+from hopfleet.experiment.running import looks_ahead
 from hopfleet.forecast.profiling import Profiles
 from hopfleet.runtime import loop
 from hopfleet.scheduler.invariants import validate_history
@@ -476,6 +477,6 @@ def test_on_a_cluster_models_travel_while_others_train_unless_trials_gain_by_tra
     off = experiment(backend=hop.Ray(), worker_options=hop.WorkerOptions(fuse="off"))
     exact = experiment(backend=hop.Ray())
     assert not exact.task.framework.fusion_blocker
-    assert [exact._looks_ahead(found) for found in (none, gain, Profiles({}))] == [True, False, False]
-    assert off._looks_ahead(gain)
-    assert not experiment()._looks_ahead(none), "hops cost nothing here"
+    assert [looks_ahead(exact.definition, found) for found in (none, gain, Profiles({}))] == [True, False, False]
+    assert looks_ahead(off.definition, gain)
+    assert not looks_ahead(experiment().definition, none), "hops cost nothing here"

@@ -192,7 +192,7 @@ def _controller(
         unit_timeout=arguments.unit_timeout(options.unit_timeout),
         fusion=forecast.fusions(found.found).get(definition.worker_options.fuse),
         sticky=on_cluster(definition.backend),
-        lookahead=_looks_ahead(definition, found),
+        lookahead=looks_ahead(definition, found),
         fail_fast=options.fail_fast,
         scaling=outline.scaling,
         fleet=outline.fleet,
@@ -207,7 +207,7 @@ def _learn(search: Search, folder: RunFolder) -> str:
     return f"warm start: {used} of {len(told['trials'])} earlier trials ({names}) are of use to {type(search).__name__}"
 
 
-def _looks_ahead(definition: Definition, found: Profiles) -> bool:
+def looks_ahead(definition: Definition, found: Profiles) -> bool:
     """Whether models travel while other models train.
 
     Looking ahead pays where a hop uses the network. Trials that gain by training together are better off without,
