@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopfleet.planner.divisions import divisions, least_seconds
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 
 works = st.lists(st.floats(0.1, 100), min_size=1, max_size=12)
 counts = st.integers(1, 9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.regrouping import Change, Job, Member, better_division, starts, teams_for
 from hopfleet.planner.teams import Scaling
 from hopfleet.planner.unequal import STYLES

@@ -11,12 +11,12 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local
+from hopfleet.clients.replay import replay
 from hopfleet.domain.messages import Event, FormTeams, RunStarted, UnitFinished, WorkerJoined, WorkerRetired
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.forecast.team_choice import TeamChoice
-from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
-from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from tests.helpers.sample_tasks import DoubleNet
