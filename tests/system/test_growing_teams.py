@@ -75,7 +75,7 @@ def messages(results: hop.Results) -> list[Any]:
 @pytest.mark.usefixtures("warm_compiler")
 def test_a_team_forms_while_another_trial_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = TeamChoice((SINGLE,), "as the test says", 3, SCALING)
-    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given, **options: choice)
+    monkeypatch.setattr("hopfleet.experiment.running.find_teams", lambda *given, **options: choice)
     with pytest.raises(KeyboardInterrupt):
         experiment("killed", backend=Together(16)).fit(quiet=True)
     results = experiment("killed", backend=Together()).fit(quiet=True)
