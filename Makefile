@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all steady mutants slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
+.PHONY: help demo test test-all steady mutants slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs package release oldest clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,7 +52,7 @@ steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy core
 
 test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 3,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test
-	$(MAKE) --jobs=2 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage
+	$(MAKE) --jobs=2 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
 
 # Tests that need a Ray cluster run in one process, where they share it.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
@@ -78,6 +78,15 @@ coverage: $(VENV)/.dev
 	$(BIN)/coverage run --source='$(subst $(SPACE),$(COMMA),$(addprefix hopfleet.,$(PURE)))' \
 	  -m pytest --hypothesis-profile=few -m 'not slow' -k 'not ($(UNCOVERED))' $(addprefix tests/,$(PURE))
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100
+
+package: $(VENV)/.dev  ## build the distribution, install it for each Python at hand, and run it there
+	$(BIN)/python -m tools.release package
+
+oldest: $(VENV)/.dev  ## a part of the fast tests with the oldest packages that pyproject.toml allows
+	$(BIN)/python -m tools.release.oldest
+
+release: $(VENV)/.dev  ## everything up to the upload of a release: a clean tree, tests, the distribution, checksums
+	$(BIN)/python -m tools.release release
 
 gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train together have their bits; writes the record
 	mkdir -p build

@@ -47,7 +47,7 @@ BANNED: Sequence[tuple[str, str]] = (
     (r"prospects?", "forecast"),
     (r"pilots?", "profiling"),
     (r"wish(es|ed)?", "request"),
-    (r"wheels?", "control"),
+    (r"at the wheel", "control"),
     (r"entangled", "IsolationError, not isolated"),
     (r"habits?", "training options"),
     (r"obey(s|ed|ing)?", "execute"),
@@ -98,7 +98,7 @@ _FSTRING = re.compile(r"[rR]?[fF]")
 def unreleased(changelog: str) -> str:
     """Return the changelog with all releases but the unreleased one blanked out."""
     sections = re.split(r"(?m)^(?=## )", changelog)
-    return "".join(part if part.startswith("## Unreleased") else re.sub(r"\S", CODE, part) for part in sections)
+    return "".join(re.sub(r"\S", CODE, part) if part.startswith("## 0.1.0") else part for part in sections)
 
 
 def hits(file: str, text: str) -> Iterator[Hit]:

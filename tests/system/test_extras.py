@@ -5,12 +5,14 @@ A ``sitecustomize`` hides the packages of extras from a process and from all tha
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 import textwrap
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -114,82 +116,179 @@ def test_every_command_starts_with_the_base_install_alone(tmp_path: Path) -> Non
     assert {name for name, _ in needy} <= known | {"hopfleet.ui.application", "hopfleet.ui.serving"}, needy
 
 
-NEEDS = {
-    "yaml": (
-        "__import__('hopfleet.support.documents').support.documents._yaml('')",
+@dataclass(frozen=True)
+class Need:
+    """A use of an optional package, the module below hopfleet that misses the package, and what it says."""
+
+    package: str
+    module: str
+    use: str
+    message: str
+
+
+SCIPY = "this needs SciPy, .*'hopfleet[scipy]'"
+SOLVER = "this needs OR-tools, .*'hopfleet[solver]'"
+S3 = "this needs s3fs, .*'hopfleet[s3]'"
+SKLEARN = "this needs scikit-learn, .*'hopfleet[sklearn]'"
+JAX = "this needs JAX with Optax, .*'hopfleet[jax]'"
+ONNX = "this needs ONNX with ONNX Runtime, .*'hopfleet[onnx]'"
+DEMO = "this needs PyTorch, scikit-learn and matplotlib, .*'hopfleet[demo]'"
+OPTUNA = "hopfleet.TPE().setup({'x': hopfleet.uniform(0, 1)}, seed=0, goal=None)"
+CMAES = "hopfleet.CMAES().setup({'x': hopfleet.uniform(0, 1)}, seed=0, goal=None)"
+EXPORT = "module('frameworks.torch.formats').onnx(None, None, None)"
+PAGE = "module('ui.companion').open_page(None)"
+NEEDS = [
+    Need(
+        "yaml",
+        "support.documents",
+        "[open('a.yaml', 'w').close(), module('support.documents').read_document('a.yaml')]",
         "this needs PyYAML, .*'hopfleet[yaml]'; JSON files need nothing",
     ),
-    "PIL": ("hopfleet.Images((2, 2))._decoded(b'', None)", "this needs Pillow, .*'hopfleet[images]'"),
-    "matplotlib": ("hopfleet.load('done').plot()", "this needs matplotlib, .*'hopfleet[plot]'"),
-    "pandas": ("hopfleet.load('done').dataframe()", "this needs pandas, .*'hopfleet[pandas]'"),
-    "scipy": (
+    Need(
+        "PIL",
+        "data.etl.images",
+        "hopfleet.Images((2, 2))._decoded(b'', None)",
+        "this needs Pillow, .*'hopfleet[images]'",
+    ),
+    Need("matplotlib", "monitor.charts.figure", "done().plot()", "this needs matplotlib, .*'hopfleet[plot]'"),
+    Need("matplotlib", "cli.training", "module('cli.training').demo()", DEMO),
+    Need("pandas", "monitor.frame", "done().dataframe()", "this needs pandas, .*'hopfleet[pandas]'"),
+    Need(
+        "scipy",
+        "planner.balance",
         "hopfleet.simulate(trials=4, partitions=3, replicas=2)",
-        "this needs SciPy, .*'hopfleet[scipy]'; without SciPy, give each partition one replica",
+        f"{SCIPY}; without SciPy, give each partition one replica",
     ),
-    "torch": ("hopfleet.TorchTask", "this needs PyTorch, .*'hopfleet[torch]'"),
-    "jax": ("hopfleet.JaxTask", "this needs JAX with Optax, .*'hopfleet[jax]'"),
-    "optax": ("hopfleet.JaxTask", "this needs JAX with Optax, .*'hopfleet[jax]'"),
-    "lightning": ("hopfleet.LightningTask", "this needs Lightning, .*'hopfleet[lightning]'"),
-    "transformers": ("hopfleet.TransformersTask", "this needs Transformers, .*'hopfleet[transformers]'"),
-    "optuna": (
-        "hopfleet.TPE().setup({'x': hopfleet.uniform(0, 1)}, seed=0, goal=None)",
-        "this needs Optuna, .*'hopfleet[optuna]'",
+    Need("scipy", "planner.nodes", "module('planner.nodes').relaxed(None)", SCIPY),
+    Need("scipy", "planner.nodes_divided", "module('planner.nodes_divided').least_seconds_on_nodes([], [])", SCIPY),
+    Need("torch", "frameworks.torch.task", "hopfleet.TorchTask", "this needs PyTorch, .*'hopfleet[torch]'"),
+    Need("torch", "cli.training", "module('cli.training').demo()", DEMO),
+    Need("jax", "frameworks.jax.task", "hopfleet.JaxTask", JAX),
+    Need("optax", "frameworks.jax.task", "hopfleet.JaxTask", JAX),
+    Need(
+        "lightning",
+        "frameworks.lightning.task",
+        "hopfleet.LightningTask",
+        "this needs Lightning, .*'hopfleet[lightning]'",
     ),
-    "cmaes": (
-        "hopfleet.CMAES().setup({'x': hopfleet.uniform(0, 1)}, seed=0, goal=None)",
-        "this needs cmaes, .*'hopfleet[optuna]'",
+    Need(
+        "transformers",
+        "frameworks.transformers.task",
+        "hopfleet.TransformersTask",
+        "this needs Transformers, .*'hopfleet[transformers]'",
     ),
-    "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
-    "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
-    "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
-    "keras": ("hopfleet.KerasTask", "this needs Keras, .*'hopfleet[keras]'"),
-    "tensorboard": ("hopfleet.trackers.TensorBoard()", "this needs TensorBoard, .*'hopfleet[tensorboard]'"),
-    "mlflow": ("hopfleet.trackers.MLflow()", "this needs MLflow, .*'hopfleet[mlflow]'"),
-    "opentelemetry": ("hopfleet.trackers.OpenTelemetry()", "this needs OpenTelemetry, .*'hopfleet[otel]'"),
-    "wandb": ("hopfleet.trackers.WandB()", "this needs wandb, .*'hopfleet[wandb]'"),
-    "starlette": (
-        "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
-        "this needs Starlette, .*'hopfleet[ui]'",
+    Need("optuna", "search.study", OPTUNA, "this needs Optuna, .*'hopfleet[optuna]'"),
+    Need("cmaes", "search.optuna", CMAES, "this needs cmaes, .*'hopfleet[optuna]'"),
+    Need("ray", "backends.ray.cluster", "hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
+    Need("ortools", "scheduler.policies.exact", "module('experiment.arguments').policy('exact')", SOLVER),
+    Need("ortools", "planner.exact", "module('planner.exact').load()", SOLVER),
+    Need("s3fs", "data.folders", "hopfleet.open_dataset('s3://bucket/data')", S3),
+    Need("s3fs", "store.versions.remote", "module('store.versions.remote').Remote('s3://bucket/runs')", S3),
+    Need("keras", "frameworks.keras.task", "hopfleet.KerasTask", "this needs Keras, .*'hopfleet[keras]'"),
+    Need(
+        "tensorboard",
+        "trackers.tensorboard",
+        "hopfleet.trackers.TensorBoard()",
+        "this needs TensorBoard, .*'hopfleet[tensorboard]'",
     ),
-    "uvicorn": (
-        "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
-        "this needs uvicorn, .*'hopfleet[ui]'",
+    Need("mlflow", "trackers.mlflow", "hopfleet.trackers.MLflow()", "this needs MLflow, .*'hopfleet[mlflow]'"),
+    Need(
+        "opentelemetry",
+        "trackers.otel",
+        "hopfleet.trackers.OpenTelemetry()",
+        "this needs OpenTelemetry, .*'hopfleet[otel]'",
     ),
-    **dict.fromkeys(
-        ("onnxruntime", "onnxscript"),
-        (
-            "__import__('hopfleet.frameworks.torch.formats').frameworks.torch.formats.onnx(None, None, None)",
-            "this needs ONNX with ONNX Runtime, .*'hopfleet[onnx]'",
-        ),
-    ),
-    "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
-}
-"""For each package, an expression that needs it, and the message if the package is missing."""
+    Need("wandb", "trackers.wandb", "hopfleet.trackers.WandB()", "this needs wandb, .*'hopfleet[wandb]'"),
+    Need("starlette", "ui.companion", PAGE, "this needs Starlette, .*'hopfleet[ui]'"),
+    Need("starlette", "ui.application", "module('ui.application')", "this needs Starlette, .*'hopfleet[ui]'"),
+    Need("uvicorn", "ui.companion", PAGE, "this needs uvicorn, .*'hopfleet[ui]'"),
+    Need("uvicorn", "ui.serving", "module('ui.serving')", "this needs uvicorn, .*'hopfleet[ui]'"),
+    Need("onnxruntime", "frameworks.torch.formats", EXPORT, ONNX),
+    Need("onnxscript", "frameworks.torch.formats", EXPORT, ONNX),
+    Need("sklearn", "frameworks.sklearn.task", "hopfleet.SklearnTask", SKLEARN),
+    Need("sklearn", "frameworks.sklearn.search_cv", "hopfleet.HopSearchCV", SKLEARN),
+    Need("sklearn", "frameworks.whole_set", "hopfleet.WholeSet('roc_auc', [], [])", SKLEARN),
+    Need("sklearn", "cli.training", "module('cli.training').demo()", DEMO),
+    Need("sklearn", "demo", "module('demo').data()", "this needs scikit-learn, .*'hopfleet[demo]'"),
+]
+PACKAGES = sorted({need.package for need in NEEDS})
 
 
-@pytest.mark.parametrize("package", NEEDS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str) -> None:
-    expression, message = NEEDS[package]
+    needs = [need for need in NEEDS if need.package == package]
     code = f"""
-        import hopfleet, hopfleet.errors, hopfleet.experiment.arguments, hopfleet.trackers
-        if {package!r} in ("matplotlib", "pandas"):
+        import importlib
+        import hopfleet, hopfleet.errors, hopfleet.trackers
+
+        def module(name):
+            return importlib.import_module("hopfleet." + name)
+
+        def done():
             import numpy as np
             from hopfleet.testing.tasks import CountingTask
-            hopfleet.Experiment(
+            return hopfleet.Experiment(
                 CountingTask(), train={{"x": np.arange(40.0)}}, space={{"number": 1}}, metric="train_units", mode="max",
                 search=hopfleet.Random(trials=1, max_epochs=1), batch_size=5, backend="inline", name="done",
             ).fit(quiet=True)
-        try:
-            {expression}
-        except hopfleet.errors.MissingExtra as missing:
-            print(missing)
+
+        for use in {[need.use for need in needs]}:
+            try:
+                eval(use)
+            except hopfleet.errors.MissingExtra as missing:
+                frame = missing.__traceback__
+                while frame.tb_next is not None:
+                    frame = frame.tb_next
+                print(frame.tb_frame.f_globals["__name__"], missing)
+            else:
+                print("nothing said")
     """
     said = python(code, tmp_path, ["lightning", "pytorch_lightning"] if package == "lightning" else [package])
-    assert re.fullmatch(message.replace("[", r"\[").replace("]", r"\]"), said), said
+    for need, line in zip(needs, said.splitlines(), strict=True):
+        message = need.message.replace("[", r"\[").replace("]", r"\]")
+        assert re.fullmatch(rf"hopfleet\.{re.escape(need.module)} {message}", line), line
 
 
 def test_every_optional_package_is_tested() -> None:
     # greenlet comes with Optuna, a database with MLflow; users bring Flax modules and PEFT adapters; the store of a
     # bucket first needs s3fs.
     together = {"alembic", "flax", "greenlet", "onnx", "peft", "sqlalchemy", "sqlparse"}
-    assert set(OPTIONAL) - together == NEEDS.keys()
+    assert sorted(set(OPTIONAL) - together) == PACKAGES
+
+
+def test_every_module_that_needs_an_extra_is_tested() -> None:
+    package = ROOT / "src" / "hopfleet"
+    found = {
+        ".".join(path.relative_to(package).with_suffix("").parts)
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise) and node.exc is not None and "MissingExtra(" in ast.unparse(node.exc)
+    }
+    assert found == {need.module for need in NEEDS}
+
+
+def test_what_an_extra_promises_can_be_imported(tmp_path: Path) -> None:
+    needed = {extra: modules(extra) for extra in PROJECT["optional-dependencies"].keys() - {"cluster", "bench", "dev"}}
+    code = f"""
+        import importlib, os, warnings
+        os.environ["KERAS_BACKEND"] = "torch"
+        warnings.simplefilter("ignore")
+        for extra, names in {needed}.items():
+            for name in names:
+                try:
+                    importlib.import_module(name)
+                except Exception as error:
+                    print(f"[{{extra}}] promises {{name}}: {{error}}")
+    """
+    assert python(code, tmp_path, []) == ""
+
+
+def modules(extra: str) -> list[str]:
+    """Return the modules of an extra, and those of the extras that it stands for."""
+    found = []
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        others = re.match(r"hopfleet\[(.*)\]$", requirement)
+        found += (
+            [name for other in others[1].split(",") for name in modules(other)] if others else [module(requirement)]
+        )
+    return sorted(set(found))

@@ -58,8 +58,8 @@ def test_a_marker_needs_a_reason() -> None:
 
 
 def test_old_releases_keep_their_words() -> None:
-    changelog = "# Changelog\n\n## Unreleased\n\n- No zygote.\n\n## 0.1.0\n\n- A zygote.\n"
-    assert found(changelog, "CHANGELOG.md") == [(5, "zygote")]
+    changelog = "# Changelog\n\n## Unreleased\n\n- No zygote.\n\n## 0.2.0\n\n- No crew.\n\n## 0.1.0\n\n- A zygote.\n"
+    assert found(changelog, "CHANGELOG.md") == [(5, "zygote"), (9, "crew")]
 
 
 def test_every_phrase_has_a_suggestion() -> None:
@@ -69,11 +69,11 @@ def test_every_phrase_has_a_suggestion() -> None:
 
 def test_hits_are_reported_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").write_text("Fine.\nSo many wheels.\n")
-    (tmp_path / "docs" / "a.png").write_bytes(b"wheel")
+    (tmp_path / "docs" / "a.md").write_text("Fine.\nSo many pilots.\n")
+    (tmp_path / "docs" / "a.png").write_bytes(b"pilot")
     assert [str(hit) for hit in check(["docs"], tmp_path)] == [
         "docs/a.md:2: So many -> that many, or a name for the number",
-        "docs/a.md:2: wheels -> control",
+        "docs/a.md:2: pilots -> profiling",
     ]
     assert folder("src/hopfleet/data/etl/a.py") == "src/hopfleet/data" and folder("docs/a.md") == "docs/a.md"
     assert main(["tools/check_prose.py", "--count"]) == 1

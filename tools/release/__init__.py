@@ -1,0 +1,1 @@
+"""The distribution: built, looked into, installed and tried, and released up to the upload."""
