@@ -137,3 +137,14 @@ def test_an_evaluation_that_no_worker_can_do_is_a_stall():
     assert not of(desk.messages, m.RunStalled), "the model is being saved"
     (stall,) = of(desk.saved(1), m.RunStalled)
     assert not stall.overruled and "w1 reads all, validation []" in stall.text and "to evaluate on [0]" in stall.text
+
+
+def test_a_stall_is_told_when_all_that_leave_have_left():
+    desk = Desk("w1", "w2", partitions=1)
+    desk.tell(m.RequestMade("workers", {"count": 1}, number=1))
+    (gone,) = of(desk.messages, m.ReleaseWorker)
+    for slot in desk.controller.schedule.slots.values():
+        slot.valid = frozenset()  # and no message says so
+    desk.finished("w1")
+    assert gone.worker == "w2" and not of(desk.saved(1), m.RunStalled)
+    assert of(desk.tell(m.WorkerLost("w2", "retired")), m.RunStalled)
