@@ -220,6 +220,35 @@ def test_no_plan_where_it_is_too_noisy(monkeypatch, noise, plan):
     assert (policy._choice(shop(noise=noise), RNG, None).plan is not None) is plan
 
 
+@pytest.mark.parametrize(
+    ("known", "ratios", "kept", "chosen"),
+    [
+        (True, {"portfolio, strictly": 1.0}, None, "portfolio, strictly"),
+        (True, {"portfolio, strictly": 1.1}, None, "best"),
+        (True, {"kept": 1.0}, "kept", "kept"),
+        (True, {"kept": 1.1, "portfolio, strictly": 1.0}, "kept", "portfolio, strictly"),
+        (True, {"kept": 1.1, "portfolio, strictly": 1.1}, "kept", "best"),
+        # Nothing is known of the noise: a rule is good enough if it ends near the bound.
+        (False, {"match-reserve": 1 + auto.PRICE}, None, "match-reserve"),
+        (False, {"match-reserve": 1 + 2 * auto.PRICE}, None, "best"),
+    ],
+)
+def test_a_plan_at_the_bound_is_taken_and_others_are_compared(monkeypatch, known, ratios, kept, chosen):
+    Ratios(monkeypatch, ratios)
+    compared = []
+    monkeypatch.setattr(auto, "_best", lambda state, some, rng: compared.extend(some) or planned("best"))
+    monkeypatch.setattr(auto, "_drawn", lambda state, some, rng, **how: some[0])
+    monkeypatch.setattr(auto, "_can_wait", lambda *_: False)
+    policy = basis(noise=0.0, known=known, units=20)
+    state = shop(2, 3)
+    plan = kept and Candidate(kept, lambda: match_and_reserve, Plan(state, rotation()))
+    assert policy._choice(state, RNG, plan).name == chosen
+    if chosen == "best":
+        first = ["kept", "match-reserve"] if kept else ["match-reserve"]
+        more = ["portfolio, strictly", "portfolio, as priorities", "rotation, strictly"]
+        assert [each.name for each in compared] == [*first, *more]
+
+
 @pytest.mark.parametrize(("workers", "ends"), [(2, 1), (3, 2), (4, 2), (5, 3)])
 def test_it_waits_for_a_unit_of_every_second_worker(monkeypatch, workers, ends):
     asked = []

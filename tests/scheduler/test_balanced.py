@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hopfleet.planner.balance import installed, relax
-from hopfleet.scheduler.policies.balanced import Balanced
+from hopfleet.scheduler.policies.balanced import Balanced, _owed
 from tests.helpers.replica_shop import ReplicaShop
+from tests.helpers.schedule_desk import Desk
 
 pytestmark = pytest.mark.skipif(not installed(), reason="needs SciPy")
 
@@ -72,3 +73,18 @@ def test_shops_where_times_are_learned_or_units_are_few(workers, times, epochs, 
     end = ReplicaShop(workers, times, prior=prior).run(Balanced(), epochs=epochs, arrivals=arrivals)
     assert bound(workers, times, epochs, arrivals) <= end * (1 + 1e-9)
     assert end == pytest.approx(seconds)
+
+
+def test_a_trial_that_waits_for_its_last_evaluation_owes_nothing():
+    desk = Desk(None, None, trials=1, epochs=2)
+    progress = desk["t1"]
+    assert _owed(desk.schedule, progress) == {0: 2, 1: 2}
+    desk.train("w1", "t1", 0)
+    assert _owed(desk.schedule, progress) == {0: 1, 1: 2}
+    desk.train("w1", "t1", 1)
+    desk.schedule.end_epoch("t1")
+    desk.train("w1", "t1", 1)
+    desk.start("w1", "t1", 0)
+    assert _owed(desk.schedule, progress) == {}
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, 1.0, {})
+    assert progress.awaits_evaluation and _owed(desk.schedule, progress) == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopfleet.scheduler.shop_state import ShopState, initial_state
+from hopfleet.scheduler.shop_state import TICK, ShopState, initial_state
 
 NOW = 1_794_748_425.0
 """A time of day."""
@@ -19,6 +19,7 @@ NOW = 1_794_748_425.0
         (NOW, NOW + 5e-7, True),
         (0.3, 0.1 + 0.2, True),
         (0.0, 0.0, True),
+        (0.0, TICK, True),
     ],
 )
 def test_a_unit_that_ends_soon_does_not_end_now(now, ends, more):

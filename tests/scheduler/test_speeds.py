@@ -88,6 +88,12 @@ def test_classes_follow_what_is_expected_and_what_was_measured() -> None:
     assert estimates.classes(["w1", "w2"], [0, 1]) == (("w1", "w2"),)
 
 
+def test_classes_follow_most_trials_however_long_they_are() -> None:
+    times = {0: (1.0, 4.0), 1: (2.0, 2.0), 2: (8.0, 32.0)}
+    estimates = Estimates([1, 1], lambda number, worker, partition: times[number][worker == "w2"])
+    assert estimates.classes(["w1", "w2"], [0, 1, 2]) == (("w1",), ("w2",))
+
+
 def test_a_table_of_expected_seconds() -> None:
     estimates = Estimates([1, 1])
     assert estimates.table([("a", 0)], ["w1", "w2"]) == [[1.0, 1.0]]
