@@ -12,9 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = "src/hopfleet"
+TESTS = "tests"
 
 MOST_LINES = 450
-"""Lines of a source file."""
+"""Lines of a source file, and of a file of tests."""
 
 ANY_LIMIT = ("src/hopfleet/frameworks/torch", 30)
 """A folder, and the number of ``Any`` that it must stay below."""
@@ -69,6 +70,8 @@ def problems(root: Path) -> Iterator[str]:
         yield from encoding_problems(name, text)
         if name.startswith(f"{ANY_LIMIT[0]}/"):
             count += any_count(text)
+    for path in sorted((root / TESTS).rglob("*.py")):
+        yield from length_problems(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
     if count >= ANY_LIMIT[1]:
         yield f"{ANY_LIMIT[0]}: has {count} Any, must have fewer than {ANY_LIMIT[1]}"
 

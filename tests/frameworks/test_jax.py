@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,52 +12,18 @@ from safetensors.numpy import load_file
 
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
-from hopfleet.errors import NotFinite, TaskError
+from hopfleet.errors import NotFinite
 from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.jax import flotilla
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
+from tests.helpers.jax_tasks import CACHES, Net, data, jax, jnp, nnx, opened, optax, unit
 from tests.helpers.marks import long
-
-COMPILED = tempfile.TemporaryDirectory(prefix="hopfleet-jax-")
-"""Programs that the processes of all tests share: compiling takes most of the time."""
-
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED.name)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-
-jax = pytest.importorskip("jax")
-jnp = pytest.importorskip("jax.numpy")
-optax = pytest.importorskip("optax")
-nnx = pytest.importorskip("flax.nnx")
-
-from hopfleet.frameworks.jax import flotilla  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning"),
 ]
-
-
-class Net(hop.JaxTask):
-    """Two layers with dropout."""
-
-    def init(self, config: Mapping[str, Any], key: Any) -> Any:
-        first, second = jax.random.split(key)
-        width = config.get("width", 8)
-        return {
-            "hidden": {"kernel": jax.random.normal(first, (4, width)) * 0.5, "bias": jnp.zeros(width)},
-            "out": jax.random.normal(second, (width,)) * 0.5,
-        }
-
-    def optimizer(self, config: Mapping[str, Any]) -> Any:
-        return getattr(optax, config.get("optimizer", "adam"))(config["lr"])
-
-    def loss(self, params: Any, batch: Any, key: Any) -> Any:
-        hidden = jax.nn.relu(batch["x"] @ params["hidden"]["kernel"] + params["hidden"]["bias"])
-        if key is not None:
-            rate = self.config["dropout"]
-            hidden = jnp.where(jax.random.bernoulli(key, 1 - rate, hidden.shape), hidden / (1 - rate), 0)
-        return jnp.mean((hidden @ params["out"] - batch["y"]) ** 2)
 
 
 class Module(nnx.Module):
@@ -85,15 +48,6 @@ class Flax(hop.JaxTask):
 
     def loss(self, params: Any, batch: Any, key: Any) -> Any:
         return jnp.mean((params(batch["x"]) - batch["y"]) ** 2)
-
-
-CACHES: defaultdict[type, EngineCache] = defaultdict(EngineCache)
-"""Programs that all tests of a task share, as all trials of a worker do: compiling them takes the most time."""
-
-
-def opened(task: Any, config: Mapping[str, Any], *, seed: int = 7, cache: EngineCache | None = None) -> Any:
-    cache = CACHES[type(task)] if cache is None else cache
-    return task.framework.open(dict(config), seed=seed, placement=CPU, threads=1, cache=cache)
 
 
 class Suite(FrameworkSuite):
@@ -129,15 +83,6 @@ class Modules(Suite):
 )
 def test_modules_pass_the_suite_where_they_differ(test: str, tmp_path: Path) -> None:
     getattr(Modules(), test)(tmp_path)
-
-
-def data(rows: int = ROWS) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(3)
-    return {"x": rng.normal(size=(rows, 4)).astype("float32"), "y": rng.normal(size=rows).astype("float32")}
-
-
-def unit(session: Any, columns: Mapping[str, Any] | None = None) -> Any:
-    return session.train(_Batches(session, columns or data()), last=True)
 
 
 # ----------------------------------------------------------------------------------------------- bits of a plain loop
@@ -378,94 +323,6 @@ def test_a_member_that_fails_leaves_the_others_alone(fast: bool) -> None:
     results = Net().framework.flotilla(sessions, fast=fast).train(_Batches(sessions[0], data()), last=[True] * 3)
     assert isinstance(results[1], NotFinite)
     assert isinstance(results[0], dict) and isinstance(results[2], dict)
-
-
-# ------------------------------------------------------------------------------------------------------ bad input
-
-
-def refused(kind: type[Exception], columns: Mapping[str, Any] | None = None, **hooks: Any) -> str:
-    task = type("Wrong", (Net,), hooks)()
-    with pytest.raises(kind) as caught:
-        unit(opened(task, {"lr": 0.1, "dropout": 0.1}, cache=EngineCache()), columns)
-    task.framework.explain(caught.value)
-    return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        lambda y: y[y > 0],
-        lambda y: y[jnp.nonzero(y > 0)],
-        lambda y: jnp.unique(y),
-        lambda y: jnp.arange((y > 0).sum()),
-        lambda y: jnp.repeat(y, (y > 0).astype(int)),
-        lambda y: y[: (y > 0).sum()],
-        lambda y: jnp.zeros((y > 0).sum()),
-        lambda y: y.reshape((y > 0).sum(), -1),
-        lambda y: jnp.stack([y[n] for n in range(y.argmax())]),
-    ],
-    ids=["mask", "nonzero", "unique", "arange", "repeat", "slice", "zeros", "reshape", "range"],
-)
-def test_shapes_that_depend_on_data_are_explained(part: Any) -> None:
-    said = refused(Exception, loss=lambda self, p, batch, key: part(batch["y"]).mean() * p["out"].sum())
-    assert "jnp.where(mask, values, 0).sum() / mask.sum()" in said and "jnp.nonzero(mask, size=10)" in said
-
-
-def test_a_missing_column_is_explained_without_notes_of_jax() -> None:
-    said = refused(KeyError, loss=lambda self, p, batch, key: batch["z"].sum() * p["out"].sum())
-    assert said == "'z'\nthe batch has the columns x, y"
-
-
-def test_branches_on_data_are_explained() -> None:
-    said = refused(TypeError, loss=lambda self, p, batch, key: p["out"].sum() if batch["y"].sum() > 0 else 0.0)
-    assert "jnp.where(condition, a, b)" in said
-
-
-def test_values_as_text_and_missing_keys_are_explained() -> None:
-    said = refused(TypeError, loss=lambda self, p, batch, key: f"{p['out'].sum():.2f}")
-    assert 'jax.debug.print("{}", value)' in said
-    said = refused(TypeError, loss=lambda self, p, batch, key: jax.random.normal(None) * p["out"].sum())
-    assert "the key is None in evaluation" in said
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        lambda y: np.exp(y).mean(),
-        lambda y: float(y.mean()),
-        lambda y: int(y.argmax()),
-        lambda y: y.mean().item(),
-        lambda y: y.tolist()[0],
-    ],
-    ids=["numpy", "float", "int", "item", "list"],
-)
-def test_values_in_a_loss_are_explained(part: Any) -> None:
-    said = refused(TypeError, loss=lambda self, p, batch, key: part(batch["y"]) * p["out"].sum())
-    assert "use jax.numpy instead of numpy" in said
-
-
-@pytest.mark.parametrize(
-    ("hooks", "words"),
-    [
-        ({"loss": lambda self, p, batch, key: None}, "return statement may be missing"),
-        ({"loss": lambda self, p, batch, key: 0.5}, "returned a float"),
-        ({"loss": lambda self, p, batch, key: batch["y"]}, r"shape \(8,\): must be a scalar; average it"),
-        ({"init": lambda self, config, key: {"w": "text"}}, "init.. returned something that is not an array"),
-        (
-            {"init": lambda self, config, key: nnx.Linear},
-            "such as module.init.* or a Flax NNX module",
-        ),
-        ({"init": lambda self, config, key: None}, "init.. returned no parameters; its return statement may be"),
-        ({"optimizer": lambda self, config: 0.1}, "must be an Optax gradient transformation"),
-        ({"optimizer": lambda self, config: optax.adam}, r"returned <function adam>: must be.*e.g. optax.adam\(config"),
-        ({"loss": lambda self, p, batch, key: batch["words"]}, "the column 'words' has text, or rows of different"),
-    ],
-    ids=["none", "float", "vector", "params", "class", "nothing", "optimizer", "function", "text"],
-)
-def test_wrong_hooks_are_named(hooks: dict[str, Any], words: str) -> None:
-    columns = {**data(), "words": np.array(["a"] * ROWS, dtype=object)}
-    with pytest.raises(TaskError, match=words):
-        unit(opened(type("Wrong", (Net,), hooks)(), {"lr": 0.1, "dropout": 0.1}, cache=EngineCache()), columns)
 
 
 # ---------------------------------------------------------------------------------------------- whole experiments

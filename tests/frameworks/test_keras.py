@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -15,47 +16,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
-keras = pytest.importorskip("keras")
-
-import random  # noqa: E402
-
-import hopfleet as hop  # noqa: E402
-from hopfleet.domain.placement import CPU  # noqa: E402
-from hopfleet.errors import NotFinite, TaskError, describe  # noqa: E402
-from hopfleet.frameworks.whole_set import Gathered  # noqa: E402
-from hopfleet.testing.frameworks import ROWS, FrameworkSuite  # noqa: E402
-from tests.helpers import warm  # noqa: E402
+import hopfleet as hop
+from hopfleet.domain.placement import CPU
+from hopfleet.errors import NotFinite, TaskError, describe
+from hopfleet.frameworks.whole_set import Gathered
+from hopfleet.testing.frameworks import ROWS, FrameworkSuite
+from tests.helpers import warm
+from tests.helpers.keras_tasks import Net, X, Y, keras, model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")]
-
-RNG = np.random.default_rng(2)
-X = RNG.normal(size=(ROWS, 6)).astype("float32")
-Y = RNG.integers(0, 3, ROWS)
-
-
-def model(optimizer: str, lr: Any, shaped: bool = True) -> Any:
-    layers = [keras.Input((6,))] if shaped else []
-    layers += [
-        keras.layers.Dense(8, activation="relu"),
-        keras.layers.BatchNormalization(),
-        keras.layers.GaussianNoise(0.1),
-        keras.layers.Dropout(0.3),
-        keras.layers.Dense(3),
-    ]
-    made = keras.Sequential(layers)
-    rule = {"adam": keras.optimizers.Adam, "sgd": lambda rate: keras.optimizers.SGD(rate, momentum=0.9)}[optimizer]
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    made.compile(optimizer=rule(lr), loss=loss, metrics=["accuracy"])
-    return made
-
-
-class Net(hop.KerasTask):
-    shaped = True
-
-    def build(self, config):
-        schedule = keras.optimizers.schedules.CosineDecay(config["lr"], 40)
-        return model(config["optimizer"], schedule, self.shaped)
 
 
 class TestKeras(FrameworkSuite):
@@ -281,89 +250,6 @@ def test_own_steps_and_the_papers_three_functions() -> None:
     assert session.evaluate(batches(), seed=0)["loss"].mean > 0
     with pytest.raises(TaskError, match="train_fn=3: must be a function"):
         hop.KerasFunctionTask(train_fn, train_fn, 3)  # type: ignore[arg-type]
-
-
-def test_the_best_model_is_a_keras_model_and_a_file_of_keras(tmp_path: Path) -> None:
-    best = trained(Net()).best
-    model = best.model()
-    assert isinstance(model, keras.Model)
-    made = best.export(tmp_path / "best.keras")
-    assert made.deviation == 0
-    again = keras.models.load_model(tmp_path / "best.keras")
-    assert np.array_equal(again.predict(X, verbose=0), model.predict(X, verbose=0))
-
-
-def trained(task: hop.KerasTask) -> hop.Results:
-    return hop.Experiment(
-        task, train={"x": X, "y": Y}, valid={"x": X, "y": Y}, space={"optimizer": "adam", "lr": hop.choice([0.1])},
-        search=hop.Random(trials=1, max_epochs=1), batch_size=8, partitions=2, backend="inline",
-        name=getattr(task, "layer", type(task)).__name__.lower(),
-    ).fit(quiet=True)  # fmt: skip
-
-
-class Scaled(keras.layers.Layer):
-    def __init__(self, scale: float = 1.0, **options: Any) -> None:
-        super().__init__(**options)
-        self.scale = scale
-
-    def call(self, x: Any) -> Any:
-        return self.scale * x
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "scale": self.scale}
-
-
-class Forgetful(Scaled):
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-
-class Needy(Scaled):
-    def __init__(self, scale: float, **options: Any) -> None:
-        super().__init__(scale, **options)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-
-class Own(hop.KerasTask):
-    """A model with a layer that Keras does not know."""
-
-    def __init__(self, layer: type) -> None:
-        self.layer = layer
-
-    def build(self, config):
-        made = keras.Sequential([keras.Input((6,)), self.layer(3.0), keras.layers.Dense(3)])
-        made.compile(optimizer=config["optimizer"], loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        made.optimizer.learning_rate = config["lr"]
-        return made
-
-
-def test_an_exported_model_computes_the_same_or_is_not_written(tmp_path: Path) -> None:
-    assert trained(Own(Scaled)).best.export(tmp_path / "scaled").deviation == 0
-    keras.models.load_model(_named(tmp_path / "scaled"), custom_objects={"Scaled": Scaled})
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(TaskError, match=r"forgetful: is not written: read back, its outputs on 8 rows deviate by \d"):
-        trained(Own(Forgetful)).best.export(tmp_path / "forgetful")
-    with pytest.raises(TaskError, match=r"Keras cannot read back .*let get_config\(\) return all arguments"):
-        trained(Own(Needy)).best.export(tmp_path / "needy.keras")
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def _named(path: Path) -> Path:
-    return path.rename(path.with_suffix(".keras"))
-
-
-def test_a_bundle_predicts_rows_without_targets(tmp_path: Path) -> None:
-    best = trained(Own(Forgetful)).best
-    wanted = best.predict({"x": X[:3]})
-    assert np.allclose(wanted["prediction"].to_pylist(), best.model().predict(X[:3], verbose=0))
-    made = best.export(tmp_path / "bundle", format="bundle")
-    assert made.deviation == 0 and (tmp_path / "bundle" / "model.safetensors").is_file()
-    assert hop.load_bundle(tmp_path / "bundle").predict({"x": X[:3]}).equals(wanted)
-    task = hop.KerasFunctionTask(lambda batch: (batch["x"], batch["y"]), lambda config: None, lambda *_: None)
-    with pytest.raises(TaskError, match=r"takes the column 'y' out of a batch that has x; .* define predict"):
-        task.predict(best.model(), {"x": X})
 
 
 def test_what_cannot_work_is_refused(tmp_path: Path) -> None:

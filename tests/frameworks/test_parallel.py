@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import socket
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from multiprocessing.connection import Connection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,51 +19,14 @@ from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import EngineCache, Session
-from hopfleet.frameworks.teams import MemberLost, Membership
 from hopfleet.frameworks.torch.parallel import blocks, wire
 from hopfleet.frameworks.torch.parallel.ddp import Ddp
 from hopfleet.frameworks.torch.parallel.stages import cut
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.testing.strategies import with_team
-
-ROWS, SIZE = 100, 32
-"""Rows of the data, which leave a short last batch."""
+from tests.helpers.team_tasks import ROWS, SIZE, Net, batches, opened
 
 TEAMS = ("ddp", "fsdp", "ps", "pipeline", "gpipe")
-
-
-class Batches(list[dict[str, Any]]):
-    rows = ROWS
-
-
-def batches(rows: int = ROWS) -> Batches:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, 8, generator=generator, dtype=torch.float64)
-    y = x[:, 0] * 2 + x[:, 1] ** 2
-    found = Batches({"x": x[i : i + SIZE].clone(), "y": y[i : i + SIZE].clone()} for i in range(0, rows, SIZE))
-    found.rows = rows
-    return found
-
-
-class Net(hop.TorchTask):
-    """A net in double precision whose layers are blocks."""
-
-    def layers(self) -> list[torch.nn.Module]:
-        return [
-            torch.nn.Linear(8, 16),
-            torch.nn.Tanh(),
-            torch.nn.Linear(16, 16),
-            torch.nn.Tanh(),
-            torch.nn.Linear(16, 1),
-        ]
-
-    def build(self, config: Mapping[str, Any]) -> Any:
-        model = torch.nn.Sequential(*self.layers()).double()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
-        return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], gamma=0.5)
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
 
 
 class Rates(Net):
@@ -156,40 +114,9 @@ class Branching(torch.nn.Module):
         return self.layers[2](x if x.sum() > 0 else -x)
 
 
-class Summed(Net):
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return ((model(batch["x"]).squeeze(1) - batch["y"]) ** 2).sum()
-
-
-class Sparse(Net):
-    def layers(self) -> list[torch.nn.Module]:
-        return [torch.nn.Embedding(8, 8, sparse=True), *super().layers()]
-
-
-class Picky(Net):
-    """Fails on the rows that the second of two members gets."""
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        if model.training and len(batch["y"]) < SIZE and batch["y"][0] != batches()[0]["y"][0]:
-            raise ValueError("these rows are wrong")
-        return super().loss(model, batch)
-
-
 class Loop(Net):
     def train(self, model: Any, batches: Any, config: Any) -> Any:
         return {"loss": 0.0}
-
-
-def opened(
-    task: hop.TorchTask,
-    strategy: str,
-    size: int = 1,
-    team: TorchTeam | None = None,
-    cache: EngineCache | None = None,
-) -> Session:
-    cache = cache or EngineCache()
-    cache.team = team
-    return task.framework.open({}, seed=1, placement=Placement(("cpu",) * size, strategy), threads=1, cache=cache)
 
 
 def trained(session: Session, path: Path, epochs: int = 3) -> tuple[dict[str, torch.Tensor], list[dict[str, RowSum]]]:
@@ -207,12 +134,7 @@ def assert_close(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.T
             torch.testing.assert_close(found[name], tensor, rtol=bound, atol=bound)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def check_like_single(task: hop.TorchTask, strategy: str, size: int, folder: Path) -> None:
@@ -357,77 +279,6 @@ def test_asynchronous_servers(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] / 2
     steps = [value for name, value in load_file(tmp_path / "many").items() if name.endswith(".step")]
     assert steps and {step.item() for step in steps} == {2 + 20 * len(batches())}
-
-
-def test_a_team_that_cannot_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that is gone is the backend's business; a PyTorch that lacks NCCL is the user's."""
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    with Connection(ours.detach()) as link, pytest.raises(MemberLost):
-        TorchTeam(Membership(1, Placement(("cpu", "cpu"), "ddp"), [link]))
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
-    ours, theirs = socket.socketpair()
-    with (
-        Connection(ours.detach()) as link,
-        Connection(theirs.detach()),
-        pytest.raises(TaskError, match=r"GLOO_SOCKET_IFNAME='nowhere0': this machine has no .* it has .*lo.*: name"),
-    ):
-        TorchTeam(Membership(0, Placement(("cpu", "cpu"), "ddp"), [link]))
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
-    ours, theirs = socket.socketpair()
-    with (
-        Connection(ours.detach()) as link,
-        Connection(theirs.detach()),
-        pytest.raises(TaskError, match="teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu'"),
-    ):
-        TorchTeam(Membership(0, Placement(("cuda:0", "cuda:1"), "ddp"), [link]))
-
-
-def test_a_team_that_cannot_meet_on_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that cannot be opened is the user's business; a first member that does not answer may have ended."""
-    placement = Placement(("cpu", "cpu"), "ddp")
-    ours, theirs = socket.socketpair()
-    with Connection(ours.detach()) as link, Connection(theirs.detach()) as other:
-        with pytest.raises(UsageError, match=r"no port can be opened at 203\.0\.113\.1 .*: end what uses the ports"):
-            TorchTeam(Membership(0, placement, [link], "203.0.113.1"))
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            place = closed.getsockname()[:2]
-        monkeypatch.setattr("hopfleet.frameworks.torch.parallel.team.MEETING_TIMEOUT", timedelta(seconds=0.2))
-        wire.send(link, place)
-        with pytest.raises(MemberLost, match=rf"127\.0\.0\.1:{place[1]} does not answer .* let the nodes open"):
-            TorchTeam(Membership(1, placement, [other], "127.0.0.1"))
-
-
-def test_failures_of_members(tmp_path: Path) -> None:
-    def fail(team: TorchTeam, members: list[int]) -> None:
-        with pytest.raises(TaskError, match="ValueError: these rows are wrong"):
-            opened(Picky(), "ddp", 2, team).train(batches(), last=True)
-        assert team.broken
-        assert not team.lost
-
-    def lose(team: TorchTeam, members: list[int]) -> None:
-        session = opened(Net(), "ddp", 2, team)
-        session.train(batches(), last=True)
-        os.kill(members[0], signal.SIGKILL)
-        with pytest.raises(MemberLost):
-            session.train(batches(), last=True)
-        assert team.lost
-
-    with_team(Picky(), 2, fail)
-    with_team(Net(), 2, lose)
-
-
-def test_what_a_team_cannot_train_is_refused_and_the_team_lives_on() -> None:
-    def go_on(team: TorchTeam, members: list[int]) -> None:
-        with pytest.raises(TaskError, match="must be a mean over rows"):
-            opened(Summed(), "ddp", 2, team).train(batches(), last=True)
-        for strategy in ("ddp", "ps", "ps_async", "fsdp"):
-            with pytest.raises(TaskError, match=r"0: Embedding\(sparse=True\): .* use sparse=False"):
-                opened(Sparse(), strategy, 2, team)
-        assert not team.broken
-        opened(Net(), "ddp", 2, team).train(batches(), last=True)
-
-    with_team(Net(), 2, go_on)
 
 
 @pytest.mark.parametrize("fewest", [1, 2], ids=["any", "BatchNorm"])

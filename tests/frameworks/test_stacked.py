@@ -8,36 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-import hopfleet as hop
-from hopfleet.domain.placement import Placement
-from hopfleet.frameworks.base import EngineCache, IsolationError
-from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
-from hopfleet.frameworks.torch.engines.stacked import gradients, models, onednn
+from hopfleet.frameworks.torch.engines.stacked import models
 from hopfleet.frameworks.torch.engines.stacked import stack as stack_module
-from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack, _limited
-from hopfleet.frameworks.torch.session import TorchSession
-from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph, recorded_capture
+from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph
+from tests.helpers.stacked_tasks import DEVICE, OPTIMIZERS, Batches, Task, close, configs, several, values
 
-#: On a GPU, these tests cover captured steps; on a CPU, those with ``captures`` do so by a stand-in for CUDA graphs.
-DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 CAPTURES = [False, True] if DEVICE == "cpu" else [True]
 with_captures = pytest.mark.parametrize("captures", CAPTURES)
-
-OPTIMIZERS: dict[str, Any] = {
-    "sgd": lambda p, c: torch.optim.SGD(p, lr=c["lr"], weight_decay=c["decay"]),
-    "momentum": lambda p, c: torch.optim.SGD(p, lr=c["lr"], momentum=c["beta"], dampening=0.1, weight_decay=c["decay"]),
-    "nesterov": lambda p, c: torch.optim.SGD(p, lr=c["lr"], momentum=c["beta"], nesterov=True, maximize=True),
-    "adam": lambda p, c: torch.optim.Adam(p, lr=c["lr"], betas=(c["beta"], 0.99), weight_decay=c["decay"]),
-    "amsgrad": lambda p, c: torch.optim.Adam(p, lr=c["lr"], amsgrad=True),
-    "adamw": lambda p, c: torch.optim.AdamW(p, lr=c["lr"], betas=(c["beta"], 0.99), weight_decay=c["decay"]),
-    "decoupled": lambda p, c: torch.optim.Adam(p, lr=c["lr"], weight_decay=c["decay"], decoupled_weight_decay=True),
-    "rmsprop": lambda p, c: torch.optim.RMSprop(p, lr=c["lr"], alpha=c["beta"], weight_decay=c["decay"]),
-    "centered": lambda p, c: torch.optim.RMSprop(p, lr=c["lr"], momentum=c["beta"], centered=True),
-    "adagrad": lambda p, c: torch.optim.Adagrad(p, lr=c["lr"], lr_decay=0.1, weight_decay=c["decay"]),
-}
 SOME_SLOW = [
     pytest.param(name, norm, captures, marks=[pytest.mark.slow] * (name != "adam" and not (norm and captures)))
     for name in OPTIMIZERS
@@ -45,71 +25,6 @@ SOME_SLOW = [
     for captures in CAPTURES
 ]
 """All optimizers, with and without batch norm and captures; make test runs each optimizer with both."""
-
-
-class Batches:
-    rows = 56
-
-    def __len__(self) -> int:
-        return 4
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        generator = torch.Generator().manual_seed(0)
-        for rows in (16, 16, 16, 8):
-            x = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
-            yield {"x": x.to(DEVICE), "y": torch.randint(0, 3, (rows,), generator=generator).to(DEVICE)}
-
-
-class Task(hop.TorchTask):
-    def build(self, config: Mapping[str, Any]) -> Any:
-        model = torch.nn.Sequential(
-            torch.nn.Linear(6, config.get("width", 8)),
-            torch.nn.BatchNorm1d(config.get("width", 8)) if config.get("norm") else torch.nn.ReLU(),
-            torch.nn.Dropout(config.get("dropout", 0.0)),
-            torch.nn.Linear(config.get("width", 8), 3),
-        ).double()
-        model[0].bias.requires_grad_(False)
-        groups = [
-            {"params": [model[0].weight]},
-            {"params": [*model[1].parameters(), *model[3].parameters()], "lr": 2 * config["lr"]},
-        ]
-        optimizer = OPTIMIZERS[config["optimizer"]](groups, config)
-        return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"]) * self.config["weight"]
-
-
-def configs(name: str, count: int = 4, **more: Any) -> list[dict[str, Any]]:
-    return [
-        {"optimizer": name, "lr": 0.01 * (n + 1), "beta": 0.8 + 0.05 * n, "decay": 0.1 * n, "weight": 1.0 + n, **more}
-        for n in range(count)
-    ]
-
-
-def several(task: hop.TorchTask, configs: list[dict[str, Any]], captures: bool = False) -> list[TorchSession]:
-    cache = EngineCache()
-    if captures and DEVICE == "cpu":
-        recorded_capture(cache)
-    return [
-        task.framework.open(config, seed=number, placement=Placement.on(DEVICE), threads=1, cache=cache)
-        for number, config in enumerate(configs)
-    ]
-
-
-def programs_of(sessions: list[TorchSession]) -> list[Program | None]:
-    return list(sessions[0].cache.part(StackCache).programs.values())
-
-
-def values(one: TorchSession) -> list[Any]:
-    state = one.optimizers[0].state
-    gathered = [v for p in one.model.parameters() for _, v in sorted(state.get(p, {}).items()) if torch.is_tensor(v)]
-    return [*one.model.state_dict().values(), *gathered]
-
-
-def close(one: TorchSession, other: TorchSession) -> None:
-    for mine, theirs in zip(values(one), values(other), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "norm", "captures"), SOME_SLOW)
@@ -373,105 +288,3 @@ def test_a_stack_that_cannot_be_captured_steps_all_the_same(reason, monkeypatch,
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-programs = pytest.mark.skipif(DEVICE != "cpu", reason="on CUDA steps are captured")
-
-
-@programs
-@pytest.mark.parametrize("name", ["adam", "momentum"])
-@pytest.mark.parametrize("norm", [False, True])
-def test_a_program_does_what_it_stands_for(name, norm, monkeypatch):
-    """With dropout and buffers, get the same bits as without a program."""
-    some = [{**config, "dropout": 0.3, "norm": norm} for config in configs(name)]
-    plain, written = (several(Task(), some) for _ in range(2))
-    for members, pays in ((plain, 10**9), (written, 2)):
-        monkeypatch.setattr(gradients, "PAYS", pays)
-        for last in (False, True):
-            Stacked(members).train(Batches(), last=[last] * 4)
-    assert programs_of(plain) == []
-    assert sum(program is not None for program in programs_of(written)) == 2  # of 16 and of 8 rows
-    for one, other in zip(plain, written, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(values(one), values(other), strict=True))
-
-
-class Counting(Task):
-    """Weighs the loss by a counter of all trials that no program knows, from some call on."""
-
-    def __init__(self, start: int = 0) -> None:
-        super().__init__()
-        self.count = {"calls": 0, "start": start}
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        self.count["calls"] += 1
-        calls = self.count["calls"]
-        return super().loss(model, batch) * (calls if calls > self.count["start"] else 1)
-
-
-@programs
-def test_a_loss_that_changes_is_noticed(monkeypatch):
-    monkeypatch.setattr(gradients, "PAYS", 1)
-    task = Counting()
-    members = several(task, configs("sgd"))
-    Stacked(members).train(Batches(), last=[True] * 4)
-    assert programs_of(members) == [None, None]
-    monkeypatch.setattr(gradients, "COMPARED", 2)
-    task = Counting(start=10**9)
-    members = several(task, configs("sgd"))
-    Stacked(members).train(Batches(), last=[True] * 4)
-    assert len(programs_of(members)) == 2 and None not in programs_of(members)
-    task.count["start"] = task.count["calls"] + 1  # after the comparison in the first batch
-    with pytest.raises(IsolationError, match="not always the same function"):
-        Stacked(members).train(Batches(), last=[True] * 4)
-
-
-@pytest.mark.parametrize("off", [1e-13, 1.0])
-def test_compiled_on_request(off, monkeypatch, capsys):
-    """A compiled program may round differently; one that computes something else is not used."""
-    compiled: list[Any] = []
-
-    def compiler(program: Any, inputs: Any, **options: Any) -> Any:
-        compiled.append(program)
-        return lambda *inputs: [value * (1 + off) for value in program(*inputs)]
-
-    monkeypatch.setattr("torch._inductor.compile", compiler)
-    monkeypatch.setattr(torch, "compile", lambda model: None)  # the models are not compiled one by one
-    task = Task()
-    alone = several(task, configs("adam"))
-    task.compile = True
-    together = several(task, configs("adam"))
-    for one in together:
-        one.adopt_options()
-    stacked_ones = Stacked(together)
-    stacked_ones.train(Batches(), last=[True] * 4)
-    stacked_ones.evaluate(Batches(), seed=0)
-    assert len(compiled) == 2  # for batches of 16 and of 8 rows
-    assert [program is None for program in programs_of(together)] == [off == 1.0] * 2
-    for one, other in zip(alone, together, strict=True):
-        one.train(Batches(), last=True)
-        close(one, other)
-
-
-@programs
-def test_long_steps_are_not_worth_a_program(monkeypatch):
-    monkeypatch.setattr(gradients, "PAYS", 2)
-    monkeypatch.setattr(onednn, "LONG", 0.0)
-    members = several(Task(), configs("sgd"))
-    Stacked(members).train(Batches(), last=[True] * 4)
-    assert programs_of(members) == [None]  # of 16 rows; there was one batch of 8 only
-
-
-@pytest.mark.parametrize(("long", "times"), [(10.0, 6), (0.0, 4)])
-def test_the_faster_library_is_chosen(long, times, monkeypatch):
-    monkeypatch.setattr(onednn, "LONG", long)
-    seen: list[bool] = []
-
-    def work() -> None:
-        seen.append(_compat.onednn_enabled())
-        if seen[-1]:
-            sum(range(200_000))
-
-    before = _compat.onednn_enabled()
-    assert onednn.faster_with_onednn(work) is not before
-    assert len(seen) == times
-    assert _compat.onednn_enabled() is before

@@ -11,40 +11,12 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.domain.placement import CPU
-from hopfleet.errors import TaskError
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
+from tests.helpers.transformers_tasks import Classify, Lists, classifier, opened, texts, tokenizer, tokens, transformers
 
-transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
-
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-WORDS = ["<pad>", "<unk>", "<eos>", "good", "bad", "film", "a", "very", "one"]
-
-
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>"
-    )
-
-
-def classifier() -> Any:
-    shape = transformers.BertConfig(
-        vocab_size=16,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=2,
-        max_position_embeddings=16,
-    )
-    return transformers.BertForSequenceClassification(shape)
 
 
 def writer() -> Any:
@@ -63,11 +35,6 @@ def writer() -> Any:
     return transformers.LlamaForCausalLM(shape)
 
 
-class Classify(hop.TransformersTask):
-    def build(self, config: Mapping[str, Any]) -> Any:
-        return classifier()
-
-
 class Write(hop.TransformersTask):
     """A causal language model with a LoRA adapter on a frozen base."""
 
@@ -80,8 +47,7 @@ class Suite(FrameworkSuite):
     _run = staticmethod(warm.run)
 
     def columns(self):
-        rng = np.random.default_rng(0)
-        return {"input_ids": rng.integers(3, 16, (ROWS, 6)), "label": rng.integers(0, 2, ROWS)}
+        return tokens()
 
 
 class TestClassify(Suite):
@@ -110,30 +76,8 @@ class TestWrite(Suite):
     test_trials_hop_and_survive_a_killed_worker_to_the_same_bits = None
 
 
-def opened(task: Any, **config: Any) -> Any:
-    return task.framework.open(config, seed=7, placement=CPU, threads=1)
-
-
 def trained(session: Any, columns: Mapping[str, Any]) -> Any:
     return session.train(_Batches(session, columns), last=True)
-
-
-def texts() -> dict[str, np.ndarray]:
-    good = np.arange(ROWS) % 2
-    return {
-        "text": np.array([f"a {'very ' * (n % 3)}{WORDS[3 + n % 2]} film" for n in range(ROWS)], dtype=object),
-        "label": good,
-    }
-
-
-class Lists(_Batches):
-    """Batches as workers make them: columns of text are lists."""
-
-    def __iter__(self) -> Any:
-        for start in range(0, self.rows, BATCH):
-            batch = {name: column[start : start + BATCH] for name, column in self._columns.items()}
-            batch = {k: v.tolist() if v.dtype == object else v.copy() for k, v in batch.items()}
-            yield self._session.prepare(batch, {})
 
 
 # --------------------------------------------------------------------------------------------- bits of a plain loop
@@ -378,109 +322,6 @@ def test_other_adapters_hop(adapter: Any, tmp_path: Path) -> None:
     session.save(tmp_path / "version")
     again.load(tmp_path / "version")
     assert trained(again, columns) == trained(session, columns)
-
-
-# ------------------------------------------------------------------------------------------------------- bad input
-
-
-def refused(task: Any, columns: Mapping[str, Any] | None = None, **config: Any) -> str:
-    with pytest.raises(TaskError) as caught:
-        session = opened(task, **config)
-        session.train(Lists(session, texts() if columns is None else columns), last=True)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "files", "words"),
-    [
-        ("nowhere/at-all", [], "and the hub does not give it (We couldn't connect"),
-        ("nowhere/at/all", [], "there is no such folder on this machine; give a folder that save_pretrained() wrote"),
-        ("{}", [], "the folder has no config.json (its files: none)"),
-        ("{}", ["notes.txt"], "the folder has no config.json (its files: notes.txt)"),
-        ("{}", ["config.json"], "the folder has no weights, such as model.safetensors"),
-    ],
-    ids=["hub", "missing", "empty", "other files", "no weights"],
-)
-def test_models_that_cannot_be_loaded_are_named(
-    name: str, files: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    name = name.format(tmp_path)
-    for file in files:
-        (tmp_path / file).write_text(classifier().config.to_json_string())
-
-    class Named(hop.TransformersTask):
-        def build(self, config):
-            return transformers.AutoModelForSequenceClassification.from_pretrained(name)
-
-    assert (told := refused(Named())).startswith(f"build() asks for {name!r}: ") and words in told
-
-
-def test_errors_of_build_that_are_not_about_loading_stay_as_they_are(tmp_path: Path) -> None:
-    classifier().save_pretrained(tmp_path)
-
-    class Failing(hop.TransformersTask):
-        def build(self, config):
-            transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
-            raise ValueError("too wide")
-
-    with pytest.raises(ValueError, match="too wide"):
-        opened(Failing())
-
-
-def test_a_missing_tokenizer_is_named() -> None:
-    assert "the batch has text in 'text', but the task has no tokenizer" in refused(Classify())
-    wrong = type("Wrong", (Classify,), {"tokenizer": "nowhere/at/all"})
-    assert "tokenizer='nowhere/at/all': cannot be loaded" in refused(wrong())
-    wrong = type("Wrong", (Classify,), {"tokenizer": transformers.BertTokenizer})
-    assert "tokenizer=BertTokenizer: it is a class; give an object or a folder" in refused(wrong())
-    unpadded = tokenizer()
-    unpadded.pad_token = None
-    wrong = type("Wrong", (Classify,), {"tokenizer": unpadded})
-    assert "has no token for padding" in refused(wrong())
-
-
-def test_a_folder_with_a_model_and_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    classifier().save_pretrained(tmp_path)
-    wrong = type("Wrong", (Classify,), {"tokenizer": tmp_path})
-    assert f"tokenizer={str(tmp_path)!r}: there is no tokenizer, only" in refused(wrong())
-    tokenizer().save_pretrained(tmp_path)
-    session = opened(wrong())
-    assert session.train(Lists(session, texts()), last=True)
-
-
-def test_tokens_that_the_model_does_not_know_are_explained() -> None:
-    session = opened(Classify())
-    columns = {**TestClassify().columns(), "input_ids": np.full((ROWS, 3), 16)}
-    with pytest.raises(IndexError) as caught:
-        session.train(Lists(session, columns), last=True)
-    Classify().framework.explain(caught.value)
-    assert "not in the vocabulary of the model" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"learning_rat": 1}, "did you mean 'learning_rate'"),
-        ({"num_train_epochs": 3}, "set max_epochs of the search"),
-        ({"lr_scheduler_type": "linear"}, "set max_steps"),
-        ({"optim": "lion"}, "override optimizers(self, model, config)"),
-        ([], "must be a dict"),
-    ],
-    ids=["typo", "elsewhere", "steps", "optimizer", "list"],
-)
-def test_wrong_settings_are_named(arguments: Any, words: str) -> None:
-    wrong = type("Wrong", (Classify,), {"arguments": lambda self, config: arguments})
-    assert words in refused(wrong())
-
-
-def test_other_mistakes_are_named() -> None:
-    wrong = type("Wrong", (Classify,), {"build": lambda self, config: torch.nn.Linear(1, 1)})
-    assert "build() returned Linear: return a model of transformers" in refused(wrong())
-    columns = {"input_ids": TestClassify().columns()["input_ids"]}
-    assert "give the data a column 'label' or 'labels'" in refused(Classify(), columns)
-    wrong = type("Wrong", (Classify,), {"tokenizer": tokenizer(), "dpo_beta": 0.1})
-    assert "the batch has no column 'prompt'" in refused(wrong())
 
 
 # ------------------------------------------------------------------------------------------------ whole experiments

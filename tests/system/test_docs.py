@@ -24,22 +24,15 @@ from hopfleet.domain.seeds import derive
 from tests.helpers import warm
 from tests.helpers.apart import passes_apart
 from tests.helpers.marks import long
+from tests.helpers.pages import EXTEND, ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MIGRATE = [page for page in PAGES if page.parent.name == "migrate" and page.name != "README.md"]
-EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
 FILE = re.compile(r"# ([\w.]+\.py)\n")
 """The first line of a block that is a file of its own."""
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
 #: Commands that other tests run, or that need what a test must not touch; each is checked to exist.
 ELSEWHERE = {"make", "pip"}
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So

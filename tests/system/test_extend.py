@@ -18,7 +18,7 @@ import pytest
 import hopfleet as hop
 from hopfleet import extend
 from hopfleet.support import registry
-from tests.system.test_docs import EXTEND, blocks
+from tests.helpers.pages import EXTEND, blocks
 
 PUBLIC = re.compile(r"hopfleet|hopfleet\.extend|hopfleet\.testing(\.\w+)?")
 

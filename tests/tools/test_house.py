@@ -86,9 +86,12 @@ def test_a_whole_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     folder.mkdir(parents=True)
     assert main([str(tmp_path)]) == 0
     (folder / "a.py").write_text("x: Any\n" * ANY_LIMIT[1] + "CACHE = {}\n")
+    (tmp_path / "tests" / "store").mkdir(parents=True)
+    (tmp_path / "tests" / "store" / "test_a.py").write_text("x = 1\n" * (MOST_LINES + 1))
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         f"{ANY_LIMIT[0]}/a.py:31: mutable state in a module; give it an owner",
+        "tests/store/test_a.py: has 451 lines, at most 450; find the seam",
         f"{ANY_LIMIT[0]}: has 30 Any, must have fewer than 30",
     ]
 

@@ -11,8 +11,6 @@ TESTS = ROOT / "tests"
 FILES = sorted(TESTS.rglob("*.py"))
 #: Folders without a counterpart in ``src/hopfleet``: shared code, attacks, whole-system tests, and tests of ``tools``.
 OTHERS = {"chaos", "fixtures", "fuzz", "helpers", "mistakes", "system", "tools"}
-#: The longest that a file with shared code may be.
-MOST_LINES = 450
 
 
 def imported(text: str, path: Path) -> set[str]:
@@ -45,8 +43,3 @@ def test_folders_mirror_the_package() -> None:
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("*.py"))}
     assert folders - OTHERS <= packages
     assert not list(TESTS.glob("test_*.py")), "tests lie in the folder of what they test"
-
-
-def test_shared_code_comes_in_small_files() -> None:
-    shared = [path for path in FILES if not path.name.startswith("test_")]
-    assert not [path.name for path in shared if len(path.read_text().splitlines()) > MOST_LINES]
