@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import decimal
 import gc
@@ -16,6 +17,7 @@ import signal
 import sys
 import warnings
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -75,7 +77,23 @@ def _add_handler() -> None:
     logging.getLogger().addHandler(OWN_HANDLER)
 
 
-KEPT = SimpleNamespace()
+SETTINGS: dict[str, Any] = {"dropout": 0.1, "model": {"depth": 2}, "layers": [8, 8], "activation": torch.nn.ReLU}
+MODEL = SETTINGS["model"]
+DEFAULTS: defaultdict[str, float] = defaultdict(lambda: 0.5)
+ARGUMENTS = argparse.Namespace(rate=0.1, dtype=torch.float32, sizes=(1, 2))
+"""Settings at module level that trials change in place."""
+
+
+class Counting:
+    """Counts, as a meter of a script does."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+
+OBJECT = Counting()
+
+KEPT = SimpleNamespace(mode=object())
 """Keeps a mode that a trial enters and does not leave: it would be left with the last reference."""
 
 
@@ -146,6 +164,13 @@ CHANGES: Mapping[str, Change] = {
     "new global": Change(CODE, lambda: _set(_here(), "ADDED", 1)(), lambda: hasattr(_here(), "ADDED")),
     "function": Change(CODE, lambda: _set(_here(), "helper", len)(), lambda: helper.__name__),
     "class": Change(CODE, lambda: _set(Holder, "size", Holder.size + 1)(), lambda: Holder.size),
+    "dict": Change(CODE, lambda: SETTINGS.update(dropout=0.9), lambda: SETTINGS["dropout"]),
+    "key of a dict": Change(CODE, lambda: SETTINGS.setdefault("width", 3), lambda: "width" in SETTINGS),
+    "dict in a dict": Change(CODE, lambda: MODEL.update(depth=3), lambda: SETTINGS["model"]["depth"]),
+    "list in a dict": Change(CODE, lambda: SETTINGS["layers"].append(4), lambda: len(SETTINGS["layers"])),
+    "defaults": Change(CODE, lambda: DEFAULTS["rate"], lambda: len(DEFAULTS)),
+    "namespace": Change(CODE, _set(ARGUMENTS, "rate", 0.5), lambda: ARGUMENTS.rate),
+    "object": Change(CODE, _set(OBJECT, "step", 3), lambda: OBJECT.step),
     "class of the task": Change(CODE, lambda: _set(Sensitive, "scale", 2.0)(), lambda: Sensitive.scale),
     "random streams": Change("", lambda: (random.seed(1), np.random.seed(1), torch.manual_seed(1)), lambda: 0),
     "threads": Change("the number of threads", lambda: torch.set_num_threads(2), torch.get_num_threads),

@@ -121,14 +121,13 @@ def test_attributes_of_the_task_stay() -> None:
     assert task.kept == 1 and os.environ.get("OWN_VARIABLE") == variable
 
 
-def test_a_team_is_checked_without_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    task = Changing()
-    monkeypatch.setattr(type(task.framework), "check_team", lambda self, config, *_, **__: task.build(config))
+def test_a_team_is_checked_without_changes(tmp_path: Path) -> None:
     train = {"x": X, "y": X.sum(1)}
-    shape = {"parallelism": "ddp:2", "partitions": 2, "batch_size": 4}
-    made = hop.Experiment(task, train=train, space={"lr": 0.1}, search=hop.Grid(max_epochs=1), **shape)
+    shape = {"parallelism": "pipeline:2", "partitions": 2, "batch_size": 4}
+    made = hop.Experiment(Changing(), train=train, space={"lr": 0.1}, search=hop.Grid(max_epochs=1), **shape)
     before = everything()
-    check_data(made.definition, open_data(made.definition, RunFolder(tmp_path / "run")))
+    with pytest.raises(hop.HopfleetError, match="must have a block for each of 2 devices, got 1"):
+        check_data(made.definition, open_data(made.definition, RunFolder(tmp_path / "run")))
     assert everything() == before
 
 

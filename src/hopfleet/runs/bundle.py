@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from hopfleet.data.etl.recipe import ARRAYS, PICKLE, RECIPE, Prepared, load_recipe
 from hopfleet.domain.secrets import references, revealed
-from hopfleet.domain.signatures import checked
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError, describe
 from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
@@ -143,7 +143,7 @@ class Bundle:
         return visible(f"<Bundle {str(self.folder)!r}: {trials} of {self.content['experiment']}>")
 
 
-@checked
+@explained
 def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> Bundle:
     """Return the bundle in a folder.
 

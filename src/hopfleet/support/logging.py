@@ -11,9 +11,10 @@ from typing import TextIO
 
 from hopfleet.safe_text import visible
 
-REPORTED = STORAGE, TEAMS, BATCHES, SCHEDULES = "storage", "teams", "batches", "schedules"
+REPORTED = STORAGE, TEAMS, BATCHES, SCHEDULES, SETTINGS = "storage", "teams", "batches", "schedules", "settings"
 """The parts whose messages a worker also reports to the run: a unit may wait for the storage for long, a model may
-train differently on a team, a transform may change the number of rows, and a schedule may be too short."""
+train differently on a team, a transform may change the number of rows, a schedule may be too short, and a trial may
+change what others see."""
 
 
 FORMAT = "HOPFLEET_LOG"

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -28,6 +28,17 @@ def users_file(file: str) -> bool:
         return False
     # The first look spares most files the walk through links.
     return not _in_library(file) and not _in_library(os.path.realpath(file))
+
+
+def is_users(kind: type) -> bool:
+    """Whether a class is defined in code of the user's. That of a script or notebook has no module in a worker."""
+    return kind.__module__ == "__main__" or _is_users_module(kind.__module__)
+
+
+@lru_cache(4096)
+def _is_users_module(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is None or users_file(getattr(module, "__file__", None) or "<none>")
 
 
 def _in_library(file: str) -> bool:

@@ -18,7 +18,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Framework, Session
 from hopfleet.frameworks.process_settings import Found
 from hopfleet.frameworks.teams import Team
-from hopfleet.support.logging import SCHEDULES, messages
+from hopfleet.support.logging import SCHEDULES, SETTINGS, messages
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 from hopfleet.worker.interruption import Interruption
@@ -132,7 +132,7 @@ class WorkerContext:
             if trial.id in self._told:
                 return
             self._told.add(trial.id)
-            messages().warning(
+            messages(SETTINGS).warning(
                 "%s: a hook other than build() changed %s: the change lasts until the unit (one partition) ends, and "
                 "the trial trains by itself; make such settings in build()",
                 trial.id, listed(found.changes),
@@ -142,7 +142,7 @@ class WorkerContext:
         """Warn once of each change that cannot be put back."""
         if new := [name for name in found.left if name not in self._told]:
             self._told.update(new)
-            messages().warning(
+            messages(SETTINGS).warning(
                 "%s changed %s, which all trials of a worker share: a trial must not depend on what others set there",
                 trial, ", ".join(new),
             )  # fmt: skip

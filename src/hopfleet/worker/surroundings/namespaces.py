@@ -1,35 +1,33 @@
 """Names in the user's own code that a trial may bind anew: globals of modules, attributes of classes and of the task.
 
-Plain values, functions and classes are put back. Other objects are often made once for all trials, such as a tokenizer,
-and containers may collect what all trials do, so they stay as they are and are noticed. An attribute that is set on the
-task belongs to the trial, whatever its value.
+Plain values, functions and classes are put back, and so is what dicts and plain objects contain (see ``holders``).
+Other objects are often made once for all trials, such as a tokenizer, and lists may collect what all trials do, so they
+stay as they are and are noticed. An attribute that is set on the task belongs to the trial, whatever its value.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.process_settings import ABSENT, Shared, same
-from hopfleet.support.user_code import users_file, users_modules
+from hopfleet.support.user_code import is_users, users_file, users_modules
 from hopfleet.worker.surroundings.changed_modules import PLAIN
+from hopfleet.worker.surroundings.holders import CODE, DICTS, Holder, holder_of
 
 MOST_ITEMS = 1000
 """Items of a container up to which its content is compared."""
-
-CODE = (FunctionType, BuiltinFunctionType, MethodType, partial, type)
-"""Types of code: a name that is bound to another function or class was patched."""
 
 TASK = "self"
 """The name of the task in the names of its attributes."""
 
 
 class Content(Shared):
-    """A list, dict or set, and what it contains."""
+    """A list, set or other container, and what it contains."""
 
     __slots__ = ("_copy",)
 
@@ -61,7 +59,7 @@ class Namespaces:
         self._spaces: dict[str, Any] = {}
         #: What was read last: the names of each space, and the containers among their values.
         self._seen: list[dict[str, Any]] = []
-        self._contents: list[Content] = []
+        self._contents: list[Content | Holder] = []
         self._found: dict[str, Any] = {}
 
     def read(self) -> Mapping[str, Any]:
@@ -80,7 +78,7 @@ class Namespaces:
                 for name, value in seen.items()
                 if not name.startswith("__")
             }
-            self._contents = [value for value in self._found.values() if isinstance(value, Content)]
+            self._contents = [value for value in self._found.values() if isinstance(value, Content | Holder)]
         return self._found
 
     def _unchanged(self) -> bool:
@@ -93,7 +91,9 @@ class Namespaces:
             return False
 
     def _kept(self, owner: Any, value: Any) -> Any:
-        if type(value) in (list, dict, set):
+        if owner is not self._task and (holder := holder_of(value)) is not None:
+            return holder
+        if type(value) in (list, set, deque, *DICTS):
             return Content(value)
         put_back = owner is self._task or type(value) in PLAIN or isinstance(value, CODE)
         return value if put_back else Shared(value)
@@ -105,7 +105,7 @@ class Namespaces:
             owner = self._spaces.get(space)
             if owner is None:
                 continue
-            value = kept.value if isinstance(kept, Shared) else kept
+            value = kept.value if isinstance(kept, Shared) else kept.restore() if isinstance(kept, Holder) else kept
             if isinstance(owner, dict):
                 if value is ABSENT:
                     owner.pop(name, None)
@@ -130,7 +130,7 @@ def _names(owner: Any) -> Mapping[str, Any]:
 def _spaces(task: Task) -> Iterator[tuple[str, Any]]:
     """Yield the namespaces of a task's code, each with its name."""
     yield TASK, task
-    kinds = [kind for kind in type(task).__mro__ if _is_users(kind)]
+    kinds = [kind for kind in type(task).__mro__ if is_users(kind)]
     # The code of a script that travelled to a worker has globals that belong to no module.
     functions = [value for owner in (task, *kinds) for value in _names(owner).values() if type(value) is FunctionType]
     known: dict[int, tuple[str, dict[str, Any]]] = {}
@@ -143,14 +143,8 @@ def _spaces(task: Task) -> Iterator[tuple[str, Any]]:
     for name, names in known.values():
         found.setdefault(name, names)
         for value in list(names.values()):
-            if isinstance(value, type) and value.__module__ == name and _is_users(value):
+            if isinstance(value, type) and value.__module__ == name and is_users(value):
                 found.setdefault(f"{name}.{value.__qualname__}", value)
     for kind in kinds:
         found.setdefault(f"{kind.__module__}.{kind.__qualname__}", kind)
     yield from found.items()
-
-
-def _is_users(kind: type) -> bool:
-    """Whether a class is defined in code of the user's. That of a script or notebook has no module in a worker."""
-    module = sys.modules.get(kind.__module__)
-    return module is None or kind.__module__ == "__main__" or users_file(getattr(module, "__file__", None) or "<none>")
