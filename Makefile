@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all steady mutants slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs package release oldest clean
+.PHONY: help demo test test-all steady mutants slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs site package release oldest clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,7 +26,7 @@ $(VENV)/.demo: $(VENV)/.base pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
-	$(INSTALL) '.[cluster]'
+	$(INSTALL) '.[cluster,site]'
 	@# Compile the package and the tests once, which otherwise each process of pytest would do.
 	@$(BIN)/python -m pytest --collect-only -qq -m 'not slow' > /dev/null || true
 	@touch $@ $(VENV)/.demo
@@ -148,6 +148,10 @@ cluster: $(VENV)/.dev  ## hopping beside other paradigms, on 4 hosts with links 
 
 docs: $(VENV)/.dev  ## run every snippet and command in README.md and docs/
 	$(BIN)/pytest tests/system/test_docs.py
+
+site: $(VENV)/.dev  ## the documentation as a site in build/site, with the output of the tutorials (Ray: on this machine)
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/site
+	@echo "open build/site/index.html"
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build src/*.egg-info

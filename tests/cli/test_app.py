@@ -33,6 +33,10 @@ def test_start_up_is_light() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_error_ends_with_its_code(cli: Cli) -> None:
+    assert cli("show", "nothing").err.rstrip().endswith("[HF120]")
+
+
 def test_without_arguments_it_shows_help(cli: Cli) -> None:
     outcome = cli()
     assert outcome.code == 0

@@ -53,7 +53,7 @@ def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     assert cli("show", "mine", "--json").json["paused"] is True
     assert "paused on request" in cli("show", "mine").out
     refused = cli("pause", "mine")
-    assert (refused.code, refused.err) == (2, "hopfleet: the experiment is paused already\n")
+    assert (refused.code, refused.err) == (2, "hopfleet: the experiment is paused already [HF110]\n")
     assert cli("clone", "mine", "1", "--set", "number=7", "--epochs", "2").out.startswith("t0003 starts afresh")
     assert cli("clone", "mine", "2", "--warm").out.startswith("t0004 goes on from epoch")
     assert cli("add", "mine", "--set", "number=8", "--set", "seconds=0.01").out == "t0005 is added\n"

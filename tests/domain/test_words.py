@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import pickle
+import traceback
 
 import pytest
 from hypothesis import given, settings
@@ -73,3 +75,16 @@ def test_missing_extra_says_how_to_install():
 )
 def test_errors_in_one_line(error, line):
     assert errors.describe(error) == line
+
+
+def test_a_traceback_names_the_code_of_an_error_once():
+    for error in (errors.SpaceError("lr=0: no"), pickle.loads(pickle.dumps(errors.SpaceError("lr=0: no")))):
+        lines = traceback.format_exception_only(error)
+        assert lines == ["hopfleet.errors.SpaceError: lr=0: no\n", "See HF111 in the documentation.\n"]
+
+
+def test_the_code_is_no_part_of_the_message():
+    error = errors.NotFinite("the loss is nan", batch=3)
+    error.add_note("epoch 1")
+    assert str(error) == "the loss is nan"
+    assert errors.describe(error) == "NotFinite: the loss is nan (epoch 1)"

@@ -37,9 +37,10 @@ ELSEWHERE = {"make", "pip"}
 
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So
 #: are the guide and other pages that run whole experiments.
-LONG = {ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "search", "scheduling")}
+LONG = {ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "search", "scheduling", "start")}
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 FRAMEWORKS = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
-SLOW = {*EXTEND, *FRAMEWORKS, *LONG}
+SLOW = {*EXTEND, *FRAMEWORKS, *LONG, *TUTORIALS}
 #: Pages about frameworks whose tests run in sessions of their own.
 ADAPTERS = [page for page in FRAMEWORKS if page.stem != "scikit-learn"]
 SNIPPETS = [
@@ -55,6 +56,8 @@ def test_snippets_run(
     """All Python of a page in one session, its commands in between, in a folder with the examples."""
     if page in FRAMEWORKS and passes_apart(request, page.stem):
         return
+    if page in TUTORIALS and page.stem == "cluster" and passes_apart(request, "ray"):
+        return  # the cluster that it starts is not in the way of others
     if page.stem == "strategy":
         request.getfixturevalue("warm_compiler")
     monkeypatch.chdir(tmp_path)

@@ -124,11 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = error.ctx.command_path if error.ctx else "hopfleet"
         return _fail(error, f"{error.format_message().rstrip('.')}; {_hint(error)}see {where} --help", USAGE)
     except (UsageError, NotFound) as error:
-        return _fail(error, str(error), USAGE)
+        return _fail(error, _coded(error), USAGE)
     except _Stopped as error:
         return _fail(error, str(error), INTERRUPTED)
     except HopfleetError as error:
-        return _fail(error, str(error), FAILED)
+        return _fail(error, _coded(error), FAILED)
     except OSError as error:
         return _fail(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
     except Exception as error:
@@ -159,6 +159,11 @@ def _hint(error: CommandLineError) -> str:
     word = found[1] if found else ""
     option = "--set" if "=" in word else "--trial" if re.fullmatch(r"t?\d+", word) else ""
     return f"type {option} {word}; " if option in known else ""
+
+
+def _coded(error: HopfleetError) -> str:
+    """Return the message of an error and the code by which the documentation explains it."""
+    return f"{error} [{error.code}]"
 
 
 def _fail(error: BaseException, text: str, code: int) -> int:
