@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
 import inspect
 import operator
 import os
 import re
-import shlex
-import shutil
 import sys
-import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,28 +19,24 @@ from hopfleet.domain.seeds import derive
 from tests.helpers import warm
 from tests.helpers.apart import passes_apart
 from tests.helpers.marks import long
-from tests.helpers.pages import EXTEND, ROOT, blocks
+from tests.helpers.pages import EXTEND, FILE, ROOT, blocks, run_page
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MIGRATE = [page for page in PAGES if page.parent.name == "migrate" and page.name != "README.md"]
-FILE = re.compile(r"# ([\w.]+\.py)\n")
-"""The first line of a block that is a file of its own."""
-
-#: Commands that other tests run, or that need what a test must not touch; each is checked to exist.
-ELSEWHERE = {"make", "pip"}
-
-
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So
 #: are the guide and other pages that run whole experiments.
-LONG = {ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "search", "scheduling", "start")}
+LONG = {ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "searching", "scheduling", "start")}
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 FRAMEWORKS = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
+#: tests/backends/test_ray_tutorial.py runs it, on the cluster that tests share.
+ON_CLUSTER = ROOT / "docs" / "tutorials" / "cluster.md"
 SLOW = {*EXTEND, *FRAMEWORKS, *LONG, *TUTORIALS}
 #: Pages about frameworks whose tests run in sessions of their own.
 ADAPTERS = [page for page in FRAMEWORKS if page.stem != "scikit-learn"]
 SNIPPETS = [
     pytest.param(page, marks=[*[pytest.mark.slow] * (page in SLOW), *[pytest.mark.adapter] * (page in ADAPTERS)])
     for page in PAGES
+    if page != ON_CLUSTER
 ]
 
 
@@ -56,26 +47,9 @@ def test_snippets_run(
     """All Python of a page in one session, its commands in between, in a folder with the examples."""
     if page in FRAMEWORKS and passes_apart(request, page.stem):
         return
-    if page in TUTORIALS and page.stem == "cluster" and passes_apart(request, "ray"):
-        return  # the cluster that it starts is not in the way of others
     if page.stem == "strategy":
         request.getfixturevalue("warm_compiler")
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    session: dict[str, object] = {"__name__": "__main__"}
-    for language, text in blocks(page):
-        if language == "python" and (file := FILE.match(text)):
-            (tmp_path / file[1]).write_text(text)
-        elif language == "python":
-            exec(compile(text, str(page), "exec"), session)
-        elif language == "toml":
-            install(tmp_path, tomllib.loads(text)["project"])
-        elif language == "bash":
-            for line in text.splitlines():
-                run_command(line, tmp_path)
-    for name in [name for name, module in sys.modules.items() if lies_in(module, tmp_path)]:
-        del sys.modules[name]
+    run_page(page, tmp_path, monkeypatch)
 
 
 def conversion(page: Path) -> list[str]:
@@ -119,48 +93,6 @@ def test_what_others_move_to_exists(page: Path) -> None:
     for name in [name for name in named if re.fullmatch(r"hop\.[\w.]+", name) and "Task" not in name]:
         parameters = inspect.signature(operator.attrgetter(name.removeprefix("hop."))(hop)).parameters
         assert named[name] <= parameters.keys(), name
-
-
-def install(folder: Path, project: dict[str, Any]) -> None:
-    """Install the distribution that a ``pyproject.toml`` describes into a folder on the path."""
-    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines: list[str] = []
-    for group, points in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines))
-    importlib.invalidate_caches()
-
-
-def lies_in(module: ModuleType, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).parent == folder
-
-
-def run_command(line: str, folder: Path) -> None:
-    words = shlex.split(line, comments=True)
-    if not words:
-        return
-    if words[0] in ELSEWHERE:
-        check_exists(words)
-        return
-    if words[0] == "hopfleet":
-        words = [sys.executable, "-m", *words]
-    elif words[0] == "python":
-        words[0] = sys.executable
-    done = warm.run(words, cwd=folder, text=True)
-    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-
-
-def check_exists(words: list[str]) -> None:
-    if words[0] == "make":
-        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        assert set(words[1:]) <= set(targets), words
-    else:
-        extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-        for wanted in re.findall(r"\[(.*?)\]", " ".join(words)):
-            assert set(wanted.split(",")) <= extras, words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -46,6 +46,11 @@ def test_the_reference_has_no_other_name() -> None:
     assert set(named) <= set(hop.__all__)
 
 
+@pytest.mark.parametrize("name", ["search", "genindex", "py-modindex"])
+def test_no_page_has_the_name_of_one_that_sphinx_makes(name: str) -> None:
+    assert not list(DOCS.glob(f"{name}.*"))
+
+
 def test_the_glossary_is_short() -> None:
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", (DOCS / "concepts.md").read_text(), re.MULTILINE)
     assert len(words) == len(set(words)) <= 30
