@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hopfleet as hop
-from hopfleet import errors
+from hopfleet import errors, extend
 from tools.draw_figures import FIGURES, FOLDER
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,11 @@ def test_the_reference_has_every_public_name(name: str) -> None:
     assert re.search(rf"^\.\. auto\w+:: hopfleet\.{name}$|automodule:: hopfleet\.errors", REFERENCE, re.MULTILINE)
     if f":: hopfleet.{name}\n" not in REFERENCE:
         assert getattr(hop, name) in CLASSES
+
+
+@pytest.mark.parametrize("name", extend.__all__)
+def test_the_reference_has_every_name_for_extensions(name: str) -> None:
+    assert f":: hopfleet.extend.{name}\n" in REFERENCE or f"``{name}``" in REFERENCE or f"extend.{name}``" in REFERENCE
 
 
 def test_the_reference_has_no_other_name() -> None:

@@ -60,7 +60,7 @@ class Backend(Protocol):
         """
 
     def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
-        """Let a worker fetch a training or ``valid``ation partition.
+        """Let a worker fetch a training partition, or with ``valid`` a validation partition.
 
         Reported as PartitionPlaced or PartitionUnavailable. Validation partitions are placed only where workers have
         joined that cannot read all of them.
