@@ -46,6 +46,7 @@ def basis(*, noise: float, known: bool, units: int, plan: bool = False) -> Auto:
         # Too noisy for a plan: after a unit for every second worker.
         ({"noise": 0.2, "known": True, "units": 20}, {"noise": 0.3, "units": 18}, True),
         ({"noise": 0.2, "known": True, "units": 20}, {"noise": 0.3, "units": 19}, False),
+        ({"noise": 0.2, "known": True, "units": 20}, {"noise": 0.3, "units": 18, "workers": 5}, False),
         ({"noise": 0.21, "known": True, "units": 20}, {"noise": 0.3, "units": 10}, False),  # it was so before
         ({"noise": 0.15, "known": True, "units": 20}, {"noise": 0.2, "units": 18}, False),
         # Units take as long as expected, which was not known.

@@ -33,7 +33,7 @@ def forget_ready(desk):
 
 
 def save_the_future(desk):
-    desk["t1"].saved[7] = Saved(1, True)
+    desk["t1"].saved.update({1: Saved(2, True), 7: Saved(1, True)})
 
 
 def forget_todo(desk):
@@ -115,6 +115,16 @@ def failed(worker, started, work=Work.TRAIN):
     return m.UnitFailed(worker, Unit("t1", 1, 0, work), 0, started, started + 1, "error")
 
 
+def sailed(first, second):
+    """A flotilla of two trials on w1, each from one second to another."""
+    messages = []
+    for number, (begins, ends) in enumerate((first, second), 1):
+        model, done = VersionRef(f"t{number}", 0, None), Unit(f"t{number}", 1, 0)
+        messages.append(m.RunUnit("w1", done, number, model, flotilla=1))
+        messages.append(m.UnitFinished("w1", done, number, 1, begins, ends))
+    return messages
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -128,6 +138,7 @@ def failed(worker, started, work=Work.TRAIN):
         [joined(None, (0,)), started(1), m.PartitionPlaced("w1", 1, valid=True), started(1, Work.EVALUATE)],
         [joined((0,), (0,)), joined(None, None), started(1), started(1, Work.EVALUATE)],
         [joined((0,), (0,)), m.RunStarted("x"), started(1)],
+        [*sailed((1, 3), (2, 4)), evaluated("w1", 0), evaluated("w1", 4)],
     ],
 )
 def test_good_histories(history):
@@ -146,6 +157,8 @@ def test_good_histories(history):
         ([unit("t1", 1, 0, 1, 0), unit("t2", 1, 0, 1, 0.5)], "exclusive access: two units at once on w1"),
         ([unit("t1", 1, 0, 1, 0), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
         ([unit("t1", 1, 0, 1, 0), failed("w2", 0.5), m.RunStarted("x")], "isolation: two units at once on t1"),
+        ([*sailed((2, 3), (1, 3)), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
+        ([*sailed((1, 3), (1, 2)), evaluated("w1", 2.5)], "exclusive access: two units at once on w1"),
         ([joined((0,), None), started(1)], "completeness: w1 cannot read: t1 trains on partition 1"),
         (
             [joined(None, (0,)), started(1, Work.EVALUATE)],

@@ -8,7 +8,10 @@ import random
 import pytest
 
 from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.policies.longest_remaining import by_load
+from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.speeds import Speeds, classes
+from tests.helpers.schedule_desk import trial
 
 
 def test_a_trial_tells_nothing_on_one_worker() -> None:
@@ -92,6 +95,14 @@ def test_classes_follow_most_trials_however_long_they_are() -> None:
     times = {0: (1.0, 4.0), 1: (2.0, 2.0), 2: (8.0, 32.0)}
     estimates = Estimates([1, 1], lambda number, worker, partition: times[number][worker == "w2"])
     assert estimates.classes(["w1", "w2"], [0, 1, 2]) == (("w1",), ("w2",))
+
+
+def test_the_fastest_of_idle_workers_is_served_first() -> None:
+    schedule = Schedule(1, 0, Estimates([1], lambda number, worker, partition: {"w2": 1.0, "w3": 2.0}.get(worker, 4.0)))
+    for worker in ("w1", "w2", "w3"):
+        schedule.join(worker, None)
+    schedule.add(trial(1))
+    assert [slot.worker for slot in by_load(schedule)] == ["w2", "w3", "w1"]
 
 
 def test_a_table_of_expected_seconds() -> None:
