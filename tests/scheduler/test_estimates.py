@@ -142,3 +142,15 @@ def test_effects_learned_one_by_one_are_those_of_all_values_at_once(seed):
             weight = between * len(each) / (between * len(each) + variance)
             assert effects.of(name, variance) == pytest.approx(middle + weight * (means[name] - middle))
         assert effects.of("unknown", variance) == pytest.approx(middle)
+
+
+def test_a_team_is_as_much_faster_as_it_is_expected_to_be() -> None:
+    estimates = Estimates([1])
+    for worker, pace in (("one", 1.0), ("four", 4.0)):
+        estimates.joins(worker, pace)
+    assert estimates.expected("a", 1, "one", 0) == 4 * estimates.expected("a", 1, "four", 0)
+    estimates.measured("a", 1, "one", 0, 8.0)
+    assert estimates.expected("a", 1, "four", 0) == pytest.approx(2.0)
+    assert estimates.table([("a", 1)], ["one", "four"]) == [pytest.approx([8.0, 2.0])]
+    estimates.joins("four", 2.0)  # another team of that name
+    assert estimates.table([("a", 1)], ["one", "four"]) == [pytest.approx([8.0, 4.0])]

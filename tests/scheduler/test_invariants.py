@@ -36,6 +36,16 @@ def save_the_future(desk):
     desk["t1"].saved.update({1: Saved(2, True), 7: Saved(1, True)})
 
 
+def forget_an_evaluation(desk):
+    desk.train("w1", "t1", 1)
+    validate(desk.schedule)
+    desk.schedule.awaiting.clear()
+
+
+def evaluate_too_early(desk):
+    desk.schedule.awaiting["t1"] = desk["t1"]
+
+
 def forget_todo(desk):
     desk["t1"].todo.clear()
 
@@ -74,6 +84,8 @@ def lose_rows(desk):
         (train_and_evaluate, "isolation: trained while evaluated"),
         (forget_ready, "ready is out of date"),
         (save_the_future, "a version from the future"),
+        (forget_an_evaluation, "awaiting is out of date"),
+        (evaluate_too_early, "awaiting is out of date"),
         (forget_todo, "todo is out of date"),
         (forget_idle, "exclusive access: idle is out of date"),
         (keep_lost_idle, "a lost worker is idle"),

@@ -98,11 +98,11 @@ def test_classes_follow_most_trials_however_long_they_are() -> None:
 
 
 def test_the_fastest_of_idle_workers_is_served_first() -> None:
-    schedule = Schedule(1, 0, Estimates([1], lambda number, worker, partition: {"w2": 1.0, "w3": 2.0}.get(worker, 4.0)))
+    schedule = Schedule(1, 0, Estimates([1], lambda number, worker, partition: 1.0 if worker == "w2" else 4.0))
     for worker in ("w1", "w2", "w3"):
         schedule.join(worker, None)
     schedule.add(trial(1))
-    assert [slot.worker for slot in by_load(schedule)] == ["w2", "w3", "w1"]
+    assert [slot.worker for slot in by_load(schedule)] == ["w2", "w1", "w3"]
 
 
 def test_a_table_of_expected_seconds() -> None:

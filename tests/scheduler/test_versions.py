@@ -51,6 +51,16 @@ def test_a_delayed_save_has_begun_and_waits_for_the_disk():
     assert (desk["t1"].saves, desk.schedule.delayed) == ({}, {})
 
 
+def test_a_save_whose_file_is_on_its_node_goes_on_until_the_file_is_in_the_storage():
+    desk = Desk(None)
+    desk.train("w1", "t1", 0)
+    desk.schedule.save("t1", 4, Save(1, True, "w1", waits=True))
+    desk.schedule.saved(VersionRef("t1", 1, 4), durable=False)
+    assert (desk["t1"].saves, desk["t1"].saved) == ({4: Save(1, True, "w1")}, {1: Saved(4, False)})
+    desk.schedule.saved(VersionRef("t1", 1, 4), durable=True)
+    assert (desk["t1"].saves, desk["t1"].saved) == ({}, {1: Saved(4, True)})
+
+
 @pytest.mark.parametrize(
     ("first", "second", "kept", "stale"),
     [
