@@ -82,7 +82,6 @@ class Dispatcher(ABC):
         for trial, worker in possible:
             assignment = self._shop_view.assignment(schedule, (trial, worker))
             if assignment is not None:
-                self._starts.remove((trial, worker))
                 self._moment = schedule.ends, news, trials - {trial}, workers - {worker}
                 return assignment
         # Possible starts wait for a model that is being saved; all other trials wait for a running unit.
