@@ -292,14 +292,15 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
         opened(Build(other), {}).load(tmp_path / "version")
 
 
-@pytest.mark.skipif("HOPFLEET_OTHER_BACKEND" in os.environ, reason="runs this file on another backend")
+@pytest.mark.skipif("HOPFLEET_OTHER_BACKEND" in os.environ, reason="runs on another backend already")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_other_backends(backend: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    # Each model is traced and compiled, so the whole file takes minutes: HOPFLEET_LONG=1 runs it.
+    # Each model is traced and compiled, so all tests take minutes: HOPFLEET_LONG=1 runs them.
     chosen = "not fresh_process" if os.environ.get("HOPFLEET_LONG") else "adam-unshaped or metrics_are_those"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
+    files = [__file__, str(Path(__file__).with_name("test_keras_exports.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen]
     # A warm process of this session has imported Keras with another backend.
     own = {name: value for name, value in os.environ.items() if name not in (warm.ADDRESS, warm.APART)}
     variables = {

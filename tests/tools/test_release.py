@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import sys
 import zipfile
@@ -179,6 +180,7 @@ def test_the_upload_is_printed_and_a_rehearsal_prints_none(
     assert "upload" not in said
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_a_changed_tree_is_refused(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         name = "-c", "user.name=a", "-c", "user.email=a"
