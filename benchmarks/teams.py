@@ -23,18 +23,22 @@ from benchmarks.tasks import Wide
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
+from hopfleet.planner.divisions import least_seconds
 from hopfleet.simulation.layouts import simulate_scenario
 from hopfleet.simulation.scenario import Scenario, SimulatedNode
 from hopfleet.testing.strategies import with_team
 
 BATCH, BATCHES = 1024, 16
 
+FRESH = 1000
+"""The first seed of searches that were not looked at while the choice of teams was made."""
+
 
 def measure(quick: bool = False) -> list[Row]:
     pair = _pair(1 if quick else 9)
     rows = [_last_trials(f"of ddp on this machine ({pair:.2f} for two devices)", pair, bar=True)]
     rows += [_last_trials(f"assumed ({assumed} for two devices)", assumed) for assumed in (1.6, 1.8, 1.95)]
-    return [*rows, *_drawn(10 if quick else 100)]
+    return [*rows, *_drawn(10 if quick else 100), *_bounded(4 if quick else 100)]
 
 
 def _pair(rounds: int) -> float:
@@ -117,6 +121,41 @@ def _drawn(count: int) -> list[Row]:
         )
         for name, found in gains.items()
     ]
+
+
+def _bounded(count: int) -> list[Row]:
+    """Return how far from the bound random searches end, with teams and without.
+
+    The bound lets trials share devices in any proportion, at no cost and at any time, and units be of any length.
+    """
+    rows = []
+    for name, more in (("fewer trials than devices", False), ("one to two trials for each device", True)):
+        teams, alone = list[float](), list[float]()
+        for seed in range(FRESH, FRESH + count):
+            scenario = _search(random.Random(seed), more=more)
+            work = [scenario.epochs * scenario.rows / rate for rate in scenario.rates]
+            bound = least_seconds(work, scenario.nodes[0].devices, scenario.teams.speed)
+            teams.append(_makespan(scenario) / bound)
+            alone.append(_makespan(replace(scenario, switch=False)) / bound)
+        value, other = (f"mean {mean(found):.3f}, worst {max(found):.3f}" for found in (teams, alone))
+        what = f"{count} random searches, {name}: makespan / bound"
+        rows.append(Row("teams", what, value, f"{other} without teams", mean(teams), "≤ 1.03", mean(teams) <= 1.03))
+    return rows
+
+
+def _search(rng: random.Random, *, more: bool) -> Scenario:
+    devices = rng.choice([2, 3, 4, 6, 8, 12, 16])
+    trials = rng.randint(devices, 2 * devices) if more else rng.randint(1, devices - 1)
+    return Scenario(
+        (SimulatedNode("a", devices),),
+        tuple(rng.uniform(20, 200) for _ in range(trials)),
+        rows=8000,
+        partitions=rng.choice([2, 4, 8]),
+        epochs=rng.randint(2, 6),
+        scaling=(1.0, 1.0 + rng.uniform(0.5, 1.0)),
+        form=rng.choice([0.0, 0.5, 2.0]),
+        fuse=False,
+    )
 
 
 def _makespan(scenario: Scenario, noise: float = 0.0, seed: int = 0) -> float:

@@ -39,6 +39,20 @@ def test_never_worse_than_either_extreme(trials: int) -> None:
     assert 1 - 1e-9 <= found.ratio < 1.2
 
 
+def test_units_are_planned_where_teams_share_partitions() -> None:
+    """Shares of all epochs and rules that never wait end at 1.06 to 1.11 of the same bound in the first case."""
+    for seed, most in ((0, 1.07), (2, 1.02)):
+        rng = random.Random(seed)
+        few = cluster((4, 2, 2), [rng.uniform(100, 1000) for _ in range(6)], scaling=(1.0, 1.9), epochs=3)
+        few = divided(few, ((2, 2), (2,), (2,)))
+        assert 1 - 1e-9 <= simulate_scenario(few).simulation.makespan / cluster_bound(few) <= most
+
+
+def cluster_bound(scenario: Scenario) -> float:
+    """Return the bound if teams could change between any two units."""
+    return replace(scenario, nodes=tuple(replace(node, team=0, teams=()) for node in scenario.nodes)).lower_bound
+
+
 def test_one_device_each_where_networks_are_many() -> None:
     assert simulate_scenario(cluster((2, 2), [100.0] * 16, scaling=(1.0, 1.5))).simulation.workers == 4
 

@@ -1,8 +1,9 @@
-"""The policy for replicated partitions that selects between two by rehearsals: balanced, and longest-remaining.
+"""The policy for replicated partitions that selects by rehearsals: balanced, longest-remaining, or a plan of all units.
 
 Balanced shares are best where workers differ in speed or some trial has hardly any slack; where there are many short
 units, a rule that never waits may end sooner. Rehearsals of both are cheap where few units are left, and there the two
-differ the most. The choice is made again when workers come or go, and each time that a part of the units has ended.
+differ the most. A plan is better than both where units are few and take as long as expected. The choice is made again
+when workers come or go, and, unless a plan is followed, each time that a part of the units has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from copy import deepcopy
 
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.dryrun import rehearse
+from hopfleet.scheduler.policies.assigned import Assigned, possible
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.schedule import Schedule
@@ -44,23 +46,33 @@ class Replicated:
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         units = sum(schedule.owed)
+        if isinstance(self._chosen, Assigned):
+            if schedule.estimates.noise <= SLIGHT and self._chosen.fits(schedule):
+                return self._chosen(schedule, rng)
+            self._layouts = -1
         if schedule.layouts != self._layouts or abs(units - self._units) > PART * self._units:
             self._layouts, self._units = schedule.layouts, units
             self._chosen = self._choice(schedule)
         return self._chosen(schedule, rng)
 
     def _choice(self, schedule: Schedule) -> Policy:
-        noise = schedule.estimates.noise
+        noise, units = schedule.estimates.noise, sum(schedule.owed)
         if noise > LOOSE or len(schedule.trials) * schedule.partitions * (LAPS + 1) > UNITS:
             return self._balanced
+        # A plan is for all epochs, so it is compared with rehearsals of all.
+        laps = LAPS if units > UNITS else max(progress.trial.epochs for progress in schedule.trials.values())
         gain = 1 - CLEAR if noise > SLIGHT else 1.0
-        best = gain * rehearse(schedule, deepcopy(self._balanced), laps=LAPS)
+        best = gain * rehearse(schedule, deepcopy(self._balanced), laps=laps)
         chosen: Policy = self._balanced
         others: tuple[Callable[[], Policy], ...] = (Balanced, lambda: longest_remaining)
         for make in others:
-            seconds = rehearse(schedule, make(), laps=LAPS)
+            seconds = rehearse(schedule, make(), laps=laps)
             if seconds < best:
                 best, chosen = seconds, make()
         if isinstance(chosen, Balanced):
             self._balanced = chosen
+        if noise <= SLIGHT and units <= UNITS and possible(schedule):
+            planned = Assigned(schedule)
+            if planned.end - schedule.now < best:
+                return planned
         return chosen
