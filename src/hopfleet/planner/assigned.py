@@ -99,6 +99,20 @@ def _workers(tasks: Sequence[Task], free: Sequence[float]) -> tuple[list[dict[in
     return wanted, shares.bound
 
 
+def _loads(
+    tasks: Sequence[Task], free: Sequence[float], wanted: Sequence[dict[int, list[int]]]
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of each task and of each worker."""
+    left, load = [0.0] * len(tasks), [0.0] * len(free)
+    for number, row in enumerate(wanted):
+        for partition, workers in row.items():
+            for worker in workers:
+                seconds = tasks[number].seconds[partition][worker]
+                left[number] += seconds
+                load[worker] += seconds
+    return left, load
+
+
 def _changed(weights: Sequence[float], blur: float, rng: random.Random) -> list[float]:
     return [weight * (1 + rng.uniform(-blur, blur)) for weight in weights]
 
@@ -112,14 +126,8 @@ def _dispatch(
     limit: float,
 ) -> tuple[list[Visit], float]:
     """Start units in the order of time, the most urgent first; give up when the end would be after ``limit``."""
-    left, load = [0.0] * len(tasks), [0.0] * len(free)
+    left, load = _loads(tasks, free, wanted)
     owed = [{partition: workers.copy() for partition, workers in row.items()} for row in wanted]
-    for number, row in enumerate(owed):
-        for partition, workers in row.items():
-            for worker in workers:
-                seconds = tasks[number].seconds[partition][worker]
-                left[number] += seconds
-                load[worker] += seconds
     most = max(*left, *load) or 1.0
     todo, laps = [set(task.todo) for task in tasks], [task.laps for task in tasks]
     events = [(task.ready, number, -1) for number, task in enumerate(tasks)]
