@@ -183,3 +183,10 @@ def test_the_choice_is_explained() -> None:
     told = json.loads(json.dumps(choice.as_json()))
     assert (told["shapes"], told["switch"], len(told["trial_runs"])) == (["single"], True, 3)
     assert [name for name, _ in chosen([run(SINGLE, 1.0)], trials=1).facts()] == ["trial runs", "parallelism"]
+
+
+def test_a_class_that_takes_long_starts_with_a_team_though_trials_outnumber_devices() -> None:
+    runs = [run(SINGLE, 10.0, "slow"), run(SINGLE, 100.0), run(DDP, 19.0, "slow"), run(DDP, 190.0)]
+    choice = chosen(runs, trials=10, configs=[{"model": "slow"}, *[{"model": "net"}] * 9])
+    assert max(shape.devices for shape in choice.shapes) > 1 and len(choice.shapes) > 1
+    assert "teams of" in choice.why

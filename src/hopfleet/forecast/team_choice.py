@@ -17,6 +17,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.forecast.profiling import architecture
 from hopfleet.forecast.trial_runs import CLEAR, TrialRun, growing
 from hopfleet.monitor.wording import describe, makespan, milliseconds, size
+from hopfleet.planner.divisions import divisions
 from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling, even_teams
@@ -192,15 +193,19 @@ def _starts_within(runs: Sequence[TrialRun], extent: Size, nodes: Nodes, scaling
     name = f"{ALONE}, later teams {WITHIN}" if several else ALONE
     seconds = _dry_run(runs, extent, nodes.simulated(alone), scaling, nodes.replicas)
     yield _Start(name, (1,) * nodes.total, scaling, seconds)
+    scenario, scale = _scenario(runs, extent, nodes.simulated(alone), scaling, nodes.replicas)
+    if not several:
+        even = even_teams(extent.trials, nodes.total, scaling)
+        work = [1 / rate for rate in scenario.rates]
+        best = divisions(work, nodes.total, scaling.speed, scaling.most or nodes.total, 1)
+        for sizes in dict.fromkeys([even, *best]):
+            if max(sizes) > 1:
+                seconds = _dry_run(runs, extent, nodes.simulated((sizes,)), scaling, nodes.replicas)
+                name = TEAMS if sizes == even else f"teams of {' + '.join(map(str, sizes))} devices"
+                yield _Start(name, sizes, scaling, seconds)
+        return
     if extent.trials >= nodes.total:
         return
-    if not several:
-        sizes = even_teams(extent.trials, nodes.total, scaling)
-        if max(sizes) > 1:
-            seconds = _dry_run(runs, extent, nodes.simulated((sizes,)), scaling, nodes.replicas)
-            yield _Start(TEAMS, sizes, scaling, seconds)
-        return
-    scenario, scale = _scenario(runs, extent, nodes.simulated(alone), scaling, nodes.replicas)
     for layout, seconds in layouts.dry_runs(scenario, RULE).items():
         if layout != alone:
             sizes = tuple(size for teams in layout for size in teams)
