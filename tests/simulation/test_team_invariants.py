@@ -87,7 +87,7 @@ def test_nodes_with_partitions_of_their_own(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(2, 8), rates, st.integers(1, 4), losses, policies, st.booleans())
+@given(st.integers(2, 8), rates, st.integers(1, 4), losses, policies, st.booleans(), st.booleans())
 def test_devices_that_join_as_teams(
     devices: int,
     rates: list[float],
@@ -95,10 +95,25 @@ def test_devices_that_join_as_teams(
     lost: list[tuple[float, int, float]],
     policy: str,
     fuse: bool,
+    noisy: bool,
 ) -> None:
     node = SimulatedNode("a", devices)
     scenario = Scenario((node,), tuple(rates), 1000, partitions, 4, scaling=(1.0, 1.9), form=0.5, fuse=fuse)
-    simulated(scenario, policy, lost).check(scenario)
+    simulated(scenario, policy, lost, noise=0.3 if noisy else 0.0).check(scenario)
+
+
+@pytest.mark.parametrize(
+    ("devices", "rates", "epochs", "form", "seed"),
+    [(4, (108.0, 114.0), 3, 100.0, 84), (8, (138.0, 140.0, 46.0, 22.0, 87.0, 69.0, 166.0, 144.0, 128.0), 1, 1.0, 12)],
+)
+def test_a_unit_that_is_late_while_teams_form_keeps_its_worker(
+    devices: int, rates: tuple[float, ...], epochs: int, form: float, seed: int
+) -> None:
+    for scaling in (1.68, 1.84):
+        options = {"scaling": (1.0, scaling), "form": form, "fuse": False}
+        scenario = Scenario((SimulatedNode("a", devices),), rates, 8000, 8, epochs, **options)  # type: ignore[arg-type]
+        for number in range(seed, seed + 4):
+            simulated(scenario, "auto", [], noise=0.1, seed=number).check(scenario)
 
 
 def test_the_switch_is_among_them() -> None:

@@ -73,11 +73,12 @@ class Teams:
         members = [*(Member(slot.devices, _free(schedule, slot)) for slot in slots)]
         members += [Member(size, expected) for size in forming]
         idle = {number for number, slot in enumerate(slots) if slot.worker in schedule.idle}
-        trials = list(schedule.trials.values())
+        trials = list(schedule.trials)
         found = starts(_jobs(schedule), members, idle, self.scaling, schedule.now, self._change.style)
         for trial, worker in found:
-            if worker < len(slots) and schedule.options(trials[trial], slots[worker]):
-                return next_unit(schedule, trials[trial], slots[worker])
+            progress = schedule.ready.get(trials[trial])
+            if worker in idle and progress is not None and schedule.options(progress, slots[worker]):
+                return next_unit(schedule, progress, slots[worker])
         return None
 
     def _sizes(self, schedule: Schedule) -> tuple[int, ...]:
@@ -132,7 +133,7 @@ def _free(schedule: Schedule, slot: Slot) -> float:
     """Return when a worker will have ended what it was told to train."""
     training = [unit for unit in slot.told if unit.trains]
     seconds = (schedule.expected(schedule.trials[unit.trial], slot.worker, unit.partition) for unit in training)
-    return max(schedule.now, slot.started + sum(seconds)) if training else schedule.now
+    return max(schedule.now + TICK, slot.started + sum(seconds)) if training else schedule.now
 
 
 def retire_all(state: State) -> Iterator[m.Message]:
