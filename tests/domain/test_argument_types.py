@@ -102,9 +102,9 @@ def test_a_constructor_may_say_more_than_the_type() -> None:
     with pytest.raises(DataError, match="knows more"):
         Split("a", "a")  # type: ignore[arg-type]
     for wrong in (None, [0.8, 0.2], 3):
-        with pytest.raises(UsageError, match=r"^fractions=.*: must be a dictionary$"):
+        with pytest.raises(UsageError, match=r"(?m)^fractions=.*: must be a dictionary$"):
             Split(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"^column=5: must be a text$"):
+    with pytest.raises(UsageError, match=r"(?m)^column=5: must be a text$"):
         Split({"a": 0.5}, 5)  # type: ignore[arg-type]
 
 

@@ -64,12 +64,12 @@ def test_the_newest_experiments_are_named_first(tmp_path: Path, monkeypatch: pyt
     for moment, name in enumerate(("b", "c", "a")):
         os.utime(made(name).definition_file, (moment, moment))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFound, match=r"there are: a, c, b$"):
+    with pytest.raises(NotFound, match=r"(?m)there are: a, c, b$"):
         find_run("zebra")
     RunFolder(tmp_path / "zebra").create(definition("zebra"))
-    with pytest.raises(NotFound, match=r"there are: a, c, b; for that in this directory, use \./zebra$"):
+    with pytest.raises(NotFound, match=r"(?m)there are: a, c, b; for that in this directory, use \./zebra$"):
         find_run("zebra")
-    with pytest.raises(NotFound, match=r"there are: a, c, b$"):
+    with pytest.raises(NotFound, match=r"(?m)there are: a, c, b$"):
         find_run("./other")
 
 

@@ -190,7 +190,7 @@ def test_a_server_that_does_not_answer_is_no_fault_of_a_row(tmp_path: Path, monk
     monkeypatch.setattr(objects, "THREADS", 1)
     source = {"image": [f"unplugged://b/{number}.png" for number in range(50)], "label": ["a"] * 50}
     with pytest.raises(
-        DataError, match=r"unplugged://b/0\.png: cannot be fetched \(ConnectionError.*; check the network$"
+        DataError, match=r"(?m)unplugged://b/0\.png: cannot be fetched \(ConnectionError.*; check the network$"
     ):
         hop.prepare(source, tmp_path / "set", hop.Images((2, 2)), partitions=1, on_error="skip")
     assert Unplugged.asked == ["b/0.png"] * files.ATTEMPTS and not (tmp_path / "set").exists()
