@@ -22,7 +22,8 @@ from benchmarks.row import Row, milliseconds
 from hopfleet.planner.balance import Balance, Cell, Cells, Outlook, balance, choose, relax
 from hopfleet.planner.costs import cnns
 from hopfleet.simulation.backend import Failure
-from hopfleet.simulation.simulator import Simulation, Workload, simulate
+from hopfleet.simulation.run import Simulation
+from hopfleet.simulation.simulator import Workload, simulate
 
 WORKERS = 8
 #: Limit of the mean ratio, by number of replicas, and with a worker lost.

@@ -21,13 +21,13 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import InvariantBroken
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import ASHA, PBT, Hyperband, Random, SuccessiveHalving
 from hopfleet.search.base import Goal, Search
 from hopfleet.simulation.backend import Failure, Simulated
+from hopfleet.simulation.driver import simulated_driver
 from tests.chaos import seeds
 
 SEARCHES: Mapping[str, Callable[[int], Search]] = {
@@ -152,7 +152,7 @@ def run(case: Case) -> list[m.Message]:
     )
     backend = Simulated(case.seconds, case.metrics, partitions=case.held, valid=case.evaluators, failures=case.failures)
     messages: list[m.Message] = []
-    driver = Driver(controller, backend, journal=lambda now, more: messages.extend(more))
+    driver = simulated_driver(controller, backend, journal=lambda now, more: messages.extend(more))
     backend.start(None, case.workers)
     for step, events in enumerate(driver.moments([m.RunStarted("test", case.workers)])):
         if step > STEPS:

@@ -7,12 +7,12 @@ import pytest
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.slots import Assignment
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
 from tests.helpers.controller_desk import Desk, of
 
 
@@ -23,7 +23,7 @@ def run(policy, *, partitions, trials=4):
     controller = Controller(search, policy, partitions=3, valid_partitions=0)
     backend = Simulated(partitions=partitions)
     messages = []
-    driver = Driver(controller, backend, journal=lambda now, more: messages.extend(more))
+    driver = simulated_driver(controller, backend, journal=lambda now, more: messages.extend(more))
     backend.start(None, 3)
     assert driver.run([m.RunStarted("test", 3)])
     return messages

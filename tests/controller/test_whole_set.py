@@ -20,14 +20,14 @@ VALID, ALL = 3, 111
 class Gathering(Simulated):
     """Workers whose evaluations of some trials cover the whole set; a metric tells which partitions were added up."""
 
-    def _later(self, time, event):
+    def _ended(self, worker, event):
         if isinstance(event, m.UnitFinished):
             unit = event.unit
             whole = int(event.trial[1:]) % 3 > 0 and not unit.trains
             # Training provides the one row of the mean, which is then the total of evaluations.
             rows, total = (int(unit.partition == 0), 0) if unit.trains else (0, ALL if whole else 10**unit.partition)
             event = replace(event, sums={**event.sums, "seen": RowSum(Fraction(total), rows)}, whole=whole)
-        super()._later(time, event)
+        return super()._ended(worker, event)
 
 
 class Suite:

@@ -170,7 +170,9 @@ def test_drained_and_resumed(tmp_path):
         asked = first.index(m.RequestMade("drain"))
         assert not any(isinstance(message, m.RunUnit) for message in first[asked:])
         assert first[-1] == m.Finish(complete=False)
+    saved = bench.backend.saved
     with Bench(tmp_path) as bench:
+        bench.backend.saved = saved
         assert bench.loop.run(START) is True
         messages = bench.journaled()
         assert messages[: len(first)] == first

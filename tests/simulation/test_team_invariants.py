@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import FormTeams, Message, RunStarted, RunUnit, UnitFinished, WorkerJoined, WorkerLost
-from hopfleet.monitor.history import History
+from hopfleet.domain.messages import FormTeams, Message, RunUnit, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.driver import Driver, Effects
 from hopfleet.scheduler.invariants import validate, validate_history
-from hopfleet.simulation import cluster
+from hopfleet.simulation import run
 from hopfleet.simulation.backend import Failure, Simulated
+from hopfleet.simulation.driver import simulated_driver
 from hopfleet.simulation.layouts import simulate_scenario
 from hopfleet.simulation.scenario import Scenario, SimulatedNode
 
@@ -25,22 +27,19 @@ policies = st.sampled_from(["auto", "longest-remaining", "match-reserve", "rando
 
 
 class Journal:
-    """Takes the place of ``drive``: the same loop, with the schedule checked after every step and the messages kept."""
+    """Takes the place of a driver's journal: the schedule is checked after every step, and the messages are kept."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
 
-    def drive(
-        self, controller: Controller, backend: Simulated, history: History, first: RunStarted, effects: Effects
-    ) -> tuple[float, int]:
-        driver = Driver(controller, backend, [history], effects=effects)
-        for events in driver.moments([first]):
-            messages = driver.decide(events)
+    def driver(
+        self, controller: Controller, backend: Simulated, observers: Sequence[Observer], *, effects: Effects | None
+    ) -> Driver:
+        def write(now: float, messages: Sequence[Message]) -> None:
             validate(controller.schedule)
             self.messages += messages
-            driver.follow(messages)
-        assert controller.finished
-        return 0.0, 1
+
+        return simulated_driver(controller, backend, observers, journal=write, effects=effects)
 
     def check(self, scenario: Scenario) -> None:
         validate_history(self.messages, scenario.partitions)
@@ -61,7 +60,7 @@ def simulated(scenario: Scenario, policy: str, lost: list[tuple[float, int, floa
     journal, workers = Journal(), len(scenario.workers)
     failures = [Failure(when, f"w{1 + number % workers}", when + pause) for when, number, pause in lost]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster, "drive", journal.drive)
+        patch.setattr(run, "simulated_driver", journal.driver)
         simulate_scenario(scenario, policy, failures=failures, **options)
     return journal
 

@@ -14,8 +14,8 @@ from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
     from hopfleet.simulation.backend import Failure
+    from hopfleet.simulation.run import Simulation
     from hopfleet.simulation.scenario import Scenario
-    from hopfleet.simulation.simulator import Simulation
 
 
 def simulate(

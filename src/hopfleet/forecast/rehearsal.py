@@ -15,19 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import DropVersion, FormTeams, RunStarted, RunUnit, SaveVersion, VersionSaved
+from hopfleet.domain.messages import FormTeams, RunStarted, RunUnit, SaveVersion
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.forecast.profiling import BATCHES, Probe, Profiles, profile_trials
 from hopfleet.monitor.history import History
 from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.teams import Scaling
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
 from hopfleet.scheduler.fusion import Fusion
-from hopfleet.search.base import Goal, Search, Suggestion
+from hopfleet.search.base import Goal
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
+from hopfleet.simulation.run import Listed
 from hopfleet.version import __version__
 from hopfleet.worker.spec import Profile
 
@@ -154,18 +155,29 @@ class Rehearsal:
             metric=outline.goal.metric, mode=mode, partitions=len(outline.rows), name=f"{outline.name}, predicted"
         )
         self.hop_bytes = 0
-        self.shared_bytes = 0  #: peak of the bytes in shared memory
         self.complete = False
         #: When idle devices joined as teams, and as which.
         self.joined: list[tuple[float, tuple[TeamShape, ...]]] = []
         self._opened: set[tuple[str, str]] = set()  #: pairs of a worker and a trial that it has built
         self._written: dict[str, float] = {}  #: when the durable save of a trial is done
-        self._shared: dict[tuple[str, int], int] = {}
         self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions whose batches are shared
         self._work: dict[int, tuple[float, float]] = {}  #: seconds to train and to produce batches, by attempt
-        self._backend = Simulated(self._seconds, self._metrics, together=self._together, teams=outline.teams)
+        self._backend = Simulated(
+            self._seconds,
+            self._metrics,
+            together=self._together,
+            teams=outline.teams,
+            form_seconds=0.0 if outline.scaling is None else outline.scaling.form_seconds,
+            size=lambda trial: profiles.of(trial.number).size,
+        )
         self._controller = Controller(
-            _Known(outline),
+            Listed(
+                *(outline.trials, outline.epochs),
+                goal=outline.goal,
+                configs=outline.configs,
+                listens=outline.round_size > 0,
+                together=outline.round_size,
+            ),
             outline.policy(),
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
@@ -177,21 +189,21 @@ class Rehearsal:
             scaling=outline.scaling,
             fleet=outline.fleet,
         )
-        self._driver = Driver(
+        self._driver = simulated_driver(
             self._controller,
             self._backend,
             [self.history],
-            effects={
-                SaveVersion: self._save,
-                VersionSaved: self._share,
-                DropVersion: self._drop,
-                FormTeams: self._form,
-            },
+            effects={SaveVersion: self._save, FormTeams: self._form},
         )
 
     @property
     def makespan(self) -> float:
         return self._backend.makespan
+
+    @property
+    def shared_bytes(self) -> int:
+        """The most bytes of models in shared memory."""
+        return self._backend.saved.most_shared
 
     def as_json(self) -> dict[str, Any]:
         """Return the makespan and all spans of work."""
@@ -223,18 +235,9 @@ class Rehearsal:
             self._written[command.trial] = self._backend.elapsed + self._profile(command.trial).save_seconds
         self._driver.send(command)
 
-    def _share(self, event: VersionSaved) -> None:
-        if not event.durable:
-            self._shared[event.trial, event.ref.version] = self._profile(event.trial).size
-            self.shared_bytes = max(self.shared_bytes, sum(self._shared.values()))
-
-    def _drop(self, command: DropVersion) -> None:
-        self._shared.pop((command.trial, command.ref.version), None)
-
     def _form(self, command: FormTeams) -> None:
-        assert self._outline.scaling is not None
         self.joined.append((self._backend.elapsed, command.shapes))
-        self._backend.form_teams(command.shapes, self._outline.scaling.form_seconds)
+        self._backend.form_teams(command.shapes)
 
     def _seconds(self, command: RunUnit, trial: Trial) -> float:
         profile, outline = self._profiles.of(trial.number), self._outline
@@ -317,24 +320,3 @@ def predict(outline: Outline, found: Profiles, clock: Callable[[], float] = time
     until = clock() + PREDICTING * outline.lower_bound(found)
     rehearsal = Rehearsal(outline, found).run(until, clock)
     return rehearsal if rehearsal.complete else None
-
-
-class _Known(Search):
-    """The trials of an outline; every trial trains to the end."""
-
-    def __init__(self, outline: Outline) -> None:
-        self._outline = outline
-        self.max_epochs, self.goal = outline.epochs, outline.goal
-        self.listens = outline.round_size > 0
-
-    @property
-    def trials(self) -> int:
-        return self._outline.trials
-
-    def concurrency(self, workers: int) -> int:
-        return self._outline.round_size or super().concurrency(workers)
-
-    def suggest(self, number: int) -> Suggestion | None:
-        if number >= self.trials:
-            return None
-        return Suggestion(dict(self._outline.configs.get(number, {})), self.max_epochs)

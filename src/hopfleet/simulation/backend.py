@@ -1,22 +1,23 @@
 """Simulated workers in virtual time: whole experiments in milliseconds, with the real controller.
 
-Nothing is trained. The caller gives the times of units, and metrics for searches that read them.
+Nothing is trained. The caller gives the times of units, and metrics for searches that read them. Workers execute their
+commands in order, keep models in their memory and save them to a store in memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
-    CopyVersion,
     Event,
     PartitionPlaced,
     PartitionUnavailable,
@@ -25,6 +26,7 @@ from hopfleet.domain.messages import (
     UnitFailed,
     UnitFinished,
     UnitStopped,
+    VersionLost,
     VersionSaved,
     WorkerJoined,
     WorkerLost,
@@ -32,7 +34,8 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
-from hopfleet.store.versions.local import Versions
+from hopfleet.simulation.store import MemoryVersions, Model
+from hopfleet.store.base import VersionStore
 from hopfleet.worker.spec import Profile, WorkerSpec
 
 Seconds = Callable[[RunUnit, Trial], float]
@@ -40,13 +43,11 @@ Together = Callable[[Sequence[RunUnit], Sequence[float]], float]
 Fails = Callable[[RunUnit, Trial], bool]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 Fetch = Callable[[str, int], float | None]
+Happen = Callable[[], Event | None]
 
 START = 1.7e9
 """The time of day when virtual time starts, in seconds since the epoch: as large as in a real run, so that code which
 takes it for the seconds since the start shows its mistake in simulations, too."""
-
-Report = UnitFinished | UnitFailed | UnitStopped | PartitionPlaced | PartitionUnavailable
-"""Events that a lost worker can no longer report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,36 @@ class Failure:
     reason: str = field(default="simulated failure", kw_only=True)
 
 
+@dataclass(eq=False)
+class SimulatedWorker:
+    """A worker that executes one command after another."""
+
+    joined: WorkerJoined
+    commands: deque[tuple[Command, Trial]] = field(default_factory=deque)
+    #: Commands of an incomplete flotilla.
+    members: list[tuple[RunUnit, Trial]] = field(default_factory=list)
+    #: Running units by attempt: when each began, and its end in the queue.
+    running: dict[int, _Running] = field(default_factory=dict)
+    #: The newest model of each trial that it has had, which is kept until a newer one is needed.
+    memory: dict[str, Model] = field(default_factory=dict)
+    #: When its last save will be done. A model that is being saved must not be trained meanwhile.
+    saves_end: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.joined.worker
+
+
+_Entry = tuple[float, int, SimulatedWorker | None, Happen]
+
+
+@dataclass(slots=True)
+class _Running:
+    command: RunUnit
+    began: float
+    end: _Entry
+
+
 class Simulated:
     """A backend whose workers exist in virtual time only.
 
@@ -70,12 +101,14 @@ class Simulated:
     partitions; a worker that is added later reads none at first, or all if the list is None. ``failures`` are the
     losses of workers. ``together`` returns the time of a flotilla, given the time of each member alone; the default is
     their sum. ``fails`` tells whether the user's code raises in a unit. ``fetch`` returns the seconds that a worker
-    takes to fetch a partition, or None if it cannot. ``teams`` are the shapes of the first workers, in turn;
-    ``placement`` tells ``seconds`` what a worker has. ``clock`` is the time of day at the start.
+    takes to fetch a partition, or None if it cannot. ``teams`` are the shapes of the first workers, in turn; further
+    teams form in ``form_seconds``. ``placement`` tells ``seconds`` what a worker has. ``size`` returns the bytes of a
+    trial's model. ``clock`` is the time of day at the start.
     """
 
     name = "simulated"
-    form_seconds = 0.0
+    #: Events within so many seconds of the first are received together; a negative number: one by one.
+    moment = 0.0
 
     def __init__(
         self,
@@ -90,6 +123,8 @@ class Simulated:
         fetch: Fetch = lambda worker, partition: 0.0,
         clock: float = START,
         teams: Sequence[TeamShape] = (SINGLE,),
+        form_seconds: float = 0.0,
+        size: Callable[[Trial], int] = lambda trial: 0,
     ) -> None:
         self._seconds = seconds
         self._metrics = metrics
@@ -98,94 +133,88 @@ class Simulated:
         self._failures = failures
         self._together = together
         self._fails = fails
-        #: Commands of incomplete flotillas, with their trials.
-        self._members: list[tuple[RunUnit, Trial]] = []
         self._fetch = fetch
         self._teams = teams
-        #: When each worker will have finished all its units, and its last unit of each trial.
-        self._free: dict[str, float] = {}
-        self._done: dict[tuple[str, str], float] = {}
+        self._size = size
+        self.form_seconds = form_seconds
+        self.saved = MemoryVersions()
+        #: Workers that are here.
+        self.workers: dict[str, SimulatedWorker] = {}
         #: The worker that has made the newest version of each trial.
         self.makers: dict[str, str] = {}
         self._start = clock
         #: The virtual seconds since the start, and until the end of the last unit that was reported.
-        self._clock = self.makespan = 0.0
+        self.elapsed = self.makespan = 0.0
         self._order = itertools.count()
-        self._queue: list[tuple[float, int, Event | Failure]] = []
-        self._alive: set[str] = set()
+        self._queue: list[_Entry] = []
         self._retired: set[str] = set()
         self._joined: dict[str, WorkerJoined] = {}
         self._names = itertools.count(1)
 
-    def versions(self, checkpoints: Path) -> Versions:
-        return Versions(checkpoints)
+    # -------------------------------------------------------------------------------------------- virtual time
+
+    def later(self, when: float, happen: Happen, worker: SimulatedWorker | None = None) -> _Entry:
+        """Let something happen ``when`` seconds after the start, unless its ``worker`` is lost before."""
+        entry = when, next(self._order), worker, happen
+        heapq.heappush(self._queue, entry)
+        return entry
+
+    def report(self, event: Event) -> None:
+        """Report an event at the present moment."""
+        self.later(self.elapsed, lambda: event)
+
+    def receive(self, timeout: float) -> list[Event]:
+        """Return all events of the next moment."""
+        events: list[Event] = []
+        until = 0.0
+        while self._queue and (not events or self._queue[0][0] <= until):
+            self.elapsed, _, _, happen = heapq.heappop(self._queue)
+            event = happen()
+            if event is not None:
+                until = until if events else self.elapsed + self.moment
+                events.append(event)
+        if not events:
+            time.sleep(timeout)  # nothing happens until a command arrives
+        return events
+
+    def now(self) -> float:
+        return self._start + self.elapsed
+
+    # ------------------------------------------------------------------------------------------ calls of the driver
+
+    def versions(self, checkpoints: Path) -> VersionStore:
+        return self.saved
 
     def start(self, spec: WorkerSpec | None, workers: int) -> None:
         for number in range(workers):
             shape = self._teams[number % len(self._teams)]
             valid = None if self._valid is None else self._valid[number]
-            self._join(self._partitions[number] if self._partitions is not None else None, shape, valid=valid)
-        for failure in self._failures:
-            self._later(failure.time, failure)
+            self.join(self._partitions[number] if self._partitions is not None else None, shape, valid=valid)
+        failures, self._failures = self._failures, ()
+        for failure in failures:
+            self.later(failure.time, partial(self._lose, failure))
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
         return Profile(metrics=tuple(self._metrics(trial, 1)))
 
     def send(self, command: Command, trial: Trial) -> None:
-        match command:
-            case RunUnit():
-                self._members.append((command, trial))
-                if not command.more:
-                    members, self._members = self._members, []
-                    self._work(members)
-            case SaveVersion(worker=worker):
-                if worker in self._alive:
-                    made = max(self._clock, self._done.get((worker, command.trial), 0.0))
-                    self._later(made, VersionSaved(command.ref, command.durable, "", 0))
-            case CopyVersion():
-                self._later(self._clock, VersionSaved(command.ref, True, "", 0))
-            case _:
-                raise AssertionError(f"not for a worker: {command}")
-
-    def _work(self, members: Sequence[tuple[RunUnit, Trial]]) -> None:
-        """Schedule the end of a unit, or of the units of a flotilla."""
-        alone = [self._seconds(command, trial) for command, trial in members]
-        worker = members[0][0].worker
-        began = max(self._clock, self._free.get(worker, 0.0))
-        ended = began + (alone[0] if len(members) == 1 else self._together([each for each, _ in members], alone))
-        self._free[worker] = ended
-        for (command, trial), seconds in zip(members, alone, strict=True):
-            self._done[worker, trial.id] = ended
-            share = seconds / (sum(alone) or 1.0)
-            unit, where = command.unit, (command.worker, command.unit, command.attempt)
-            times = self._start + began, self._start + ended
-            values = self._metrics(trial, unit.epoch)
-            if self._fails(command, trial):
-                self._later(ended, UnitFailed(*where, *times, "simulated failure"))
-            else:
-                prefix = "train_" if unit.trains else ""
-                sums = {f"{prefix}{name}": RowSum.of(value, 1) for name, value in values.items()}
-                version = command.model.version + unit.trains
-                self._later(ended, UnitFinished(*where, version, *times, sums=sums, share=share))
+        assert isinstance(command, RunUnit | SaveVersion), f"not for a worker: {command}"
+        worker = self.workers.get(command.worker)
+        if worker is not None:
+            worker.commands.append((command, trial))
+            self._continue(worker)
 
     def add(self, count: int) -> None:
         for _ in range(count):
-            self._join(None if self._partitions is None else (), valid=None if self._valid is None else ())
+            self.join(None if self._partitions is None else (), valid=None if self._valid is None else ())
 
     def teams_blocker(self, device: str, threads: int) -> str:
         return ""
 
-    def form_teams(
-        self, shapes: Sequence[TeamShape], seconds: float = 0.0, partitions: Sequence[Sequence[int] | None] = ()
-    ) -> None:
-        """Let teams join in ``seconds`` seconds; each reads the ``partitions`` that are listed for it, or all."""
+    def form_teams(self, shapes: Sequence[TeamShape], partitions: Sequence[Sequence[int] | None] = ()) -> None:
+        """Let teams join in ``form_seconds``; each reads the ``partitions`` that are listed for it, or all."""
         for number, shape in enumerate(shapes):
-            self._join(partitions[number] if partitions else None, shape, seconds)
-
-    @property
-    def present(self) -> list[str]:
-        """The workers that have joined and are not gone."""
-        return sorted(self._alive)
+            self.join(partitions[number] if partitions else None, shape, self.form_seconds)
 
     def placement(self, worker: str) -> Placement:
         """Return the devices and the strategy of a worker that is here or was."""
@@ -195,77 +224,35 @@ class Simulated:
         self._retired.add(worker)
 
     def release(self, worker: str) -> None:
-        self._later(self._clock, Failure(self._clock, worker, reason=RELEASED))
+        self.later(self.elapsed, partial(self._lose, Failure(self.elapsed, worker, reason=RELEASED)))
 
     def stop(self, worker: str) -> None:
-        self._later(self._clock, Failure(self._clock, worker, self._clock))
+        self.later(self.elapsed, partial(self._lose, Failure(self.elapsed, worker, self.elapsed)))
 
     def give_up(self, worker: str, attempt: int) -> None:
-        for when, order, event in self._queue:
-            if isinstance(event, UnitFinished | UnitFailed) and (event.worker, event.attempt) == (worker, attempt):
-                self._queue.remove((when, order, event))
-                heapq.heapify(self._queue)
-                began = min(event.started, self.now())
-                self._later(self._clock, UnitStopped(worker, event.unit, attempt, began, self.now()))
-                return
+        busy = self.workers.get(worker)
+        unit = None if busy is None else busy.running.pop(attempt, None)
+        if busy is None or unit is None:
+            return
+        self._queue.remove(unit.end)
+        heapq.heapify(self._queue)
+        stopped = UnitStopped(worker, unit.command.unit, attempt, self._start + unit.began, self.now())
+        self.later(self.elapsed, partial(self._ended, busy, stopped), busy)
 
     def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
-        seconds = self._fetch(worker, partition)
+        seconds, where = self._fetch(worker, partition), self.workers.get(worker)
         if seconds is None:
-            self._later(self._clock, PartitionUnavailable(worker, partition, "simulated", valid))
+            event: Event = PartitionUnavailable(worker, partition, "simulated", valid)
+            self.later(self.elapsed, lambda: event, where)
         else:
-            self._later(self._clock + seconds, PartitionPlaced(worker, partition, valid))
-
-    def receive(self, timeout: float) -> list[Event]:
-        """Return all events of the next moment."""
-        events: list[Event] = []
-        while self._queue and (not events or self._queue[0][0] == self._clock):
-            self._clock, _, event = heapq.heappop(self._queue)
-            if isinstance(event, Failure):
-                if event.worker not in self._alive:
-                    continue
-                self._alive.remove(event.worker)
-                self._forget(event.worker)
-                back = event.back is not None and event.worker not in self._retired
-                if event.back is not None and back:
-                    self._later(max(event.back, self._clock), self._joined[event.worker])
-                event = WorkerLost(event.worker, event.reason, replaced=back)
-            elif isinstance(event, WorkerJoined):
-                self._alive.add(event.worker)
-            elif isinstance(event, Report) and event.worker not in self._alive:
-                continue
-            elif isinstance(event, UnitFinished) and event.unit.trains:
-                hopped = self.makers.get(event.trial, event.worker) != event.worker
-                self.makers[event.trial] = event.worker
-                event = dataclasses.replace(event, hopped=hopped)
-            if isinstance(event, UnitFinished | UnitFailed | UnitStopped):
-                self.makespan = self._clock
-            events.append(event)
-        if not events:
-            time.sleep(timeout)  # nothing happens until a command arrives
-        return events
-
-    def _forget(self, worker: str) -> None:
-        """Discard the units of a lost worker: they never end, even if the worker comes back."""
-        self._free.pop(worker, None)
-        self._done = {key: done for key, done in self._done.items() if key[0] != worker}
-        self._queue = [
-            entry for entry in self._queue if not (isinstance(entry[2], Report) and entry[2].worker == worker)
-        ]
-        heapq.heapify(self._queue)
-
-    def now(self) -> float:
-        return self._start + self._clock
-
-    @property
-    def elapsed(self) -> float:
-        """The virtual seconds since the start."""
-        return self._clock
+            self.later(self.elapsed + seconds, partial(self._placed, worker, partition, valid), where)
 
     def close(self, *, kill: bool = False) -> None:
         self._queue.clear()
 
-    def _join(
+    # ------------------------------------------------------------------------------------------ workers come and go
+
+    def join(
         self,
         partitions: Sequence[int] | None,
         shape: TeamShape = SINGLE,
@@ -273,12 +260,139 @@ class Simulated:
         *,
         valid: Sequence[int] | None = None,
     ) -> None:
+        """Let a new worker join in some seconds."""
         name = f"w{next(self._names)}"
-        place = Placement(("simulated",) * shape.devices, shape.strategy)
+        place = Placement((self.name,) * shape.devices, shape.strategy)
         held, evaluated = (None if some is None else tuple(some) for some in (partitions, valid))
-        joined = WorkerJoined(name, place, held, evaluated)
-        self._joined[name] = joined
-        self._later(self._clock + seconds, joined)
+        joined = self._joined[name] = WorkerJoined(name, place, held, evaluated)
+        self.later(self.elapsed + seconds, partial(self._join, joined))
 
-    def _later(self, when: float, event: Event | Failure) -> None:
-        heapq.heappush(self._queue, (when, next(self._order), event))
+    def end(self, *, durable_only: bool = True) -> None:
+        """End the run's process and all workers; with ``durable_only``, the machine with its shared memory, too."""
+        self.workers.clear()
+        self.makers.clear()
+        self._queue.clear()
+        self._names = itertools.count(1)
+        if durable_only:
+            self.saved.release()
+
+    def _join(self, joined: WorkerJoined) -> Event:
+        self.workers[joined.worker] = SimulatedWorker(joined)
+        return joined
+
+    def _lose(self, failure: Failure) -> Event | None:
+        """Lose a worker with all that it was about to report."""
+        worker = self.workers.pop(failure.worker, None)
+        if worker is None:
+            return None
+        self._queue = [entry for entry in self._queue if entry[2] is not worker]
+        heapq.heapify(self._queue)
+        back = failure.back if failure.worker not in self._retired else None
+        if back is not None:
+            self.later(max(back, self.elapsed), partial(self._join, worker.joined))
+        return WorkerLost(failure.worker, failure.reason, replaced=back is not None)
+
+    def _placed(self, worker: str, partition: int, valid: bool) -> Event | None:
+        return PartitionPlaced(worker, partition, valid) if worker in self.workers else None
+
+    # -------------------------------------------------------------------------------------------------- a worker
+
+    def _continue(self, worker: SimulatedWorker) -> None:
+        """Let a worker execute what it was sent, until it is busy."""
+        while worker.commands and not worker.running:
+            command, trial = worker.commands.popleft()
+            if isinstance(command, RunUnit):
+                worker.members.append((command, trial))
+                if not command.more:
+                    members, worker.members = worker.members, []
+                    self._work(worker, members)
+            elif isinstance(command, SaveVersion):
+                self._save(worker, command, trial)
+
+    def _work(self, worker: SimulatedWorker, members: Sequence[tuple[RunUnit, Trial]]) -> None:
+        """Begin a unit, or the units of a flotilla, whose reports come one by one."""
+        loaded = [(*each, *found) for each in members if (found := self._load(worker, each[0])) is not None]
+        alone = [self._seconds(command, trial) for command, trial, *_ in loaded]
+        began = max(self.elapsed, worker.saves_end)
+        ended = began + (alone[0] if len(alone) == 1 else self._together([each[0] for each in loaded], alone))
+        for (command, trial, model, hopped), seconds in zip(loaded, alone, strict=True):
+            share, sums = self._share(seconds, alone), self._sums(command, trial)
+            finish = partial(self._finish, worker, command, trial, model, (began, ended), hopped, share, sums)
+            worker.running[command.attempt] = _Running(command, began, self.later(ended, finish, worker))
+
+    def _finish(
+        self,
+        worker: SimulatedWorker,
+        command: RunUnit,
+        trial: Trial,
+        model: Model,
+        span: tuple[float, float],
+        hopped: bool,
+        share: float,
+        sums: Mapping[str, RowSum],
+    ) -> Event | None:
+        """End a unit."""
+        del worker.running[command.attempt]
+        unit, (began, ended) = command.unit, span
+        where, times = (worker.name, unit, command.attempt), (self._start + began, self._start + ended)
+        if self._fails(command, trial):
+            return self._ended(worker, UnitFailed(*where, *times, "simulated failure"))
+        if unit.trains:
+            model = (*model, (unit.epoch, unit.partition))
+            self.makers[unit.trial] = worker.name
+        worker.memory[unit.trial] = model
+        return self._ended(worker, UnitFinished(*where, len(model), *times, hopped, sums, share=share))
+
+    def _ended(self, worker: SimulatedWorker, event: Event) -> Event | None:
+        self.makespan = self.elapsed
+        self._continue(worker)
+        return self._emit(worker, event)
+
+    def _load(self, worker: SimulatedWorker, command: RunUnit) -> tuple[Model, bool] | None:
+        """Return the model of a unit, and whether another worker made it; None if it is nowhere."""
+        trial, version = command.trial, command.model.version
+        hopped = command.unit.trains and self.makers.get(trial, worker.name) != worker.name
+        held = worker.memory.pop(trial, None)
+        if held is not None and len(held) == version:
+            return held, hopped
+        found = self.saved.model(command.model) if version else ()
+        if found is None:
+            lost = VersionLost(command.model, "not found", worker.name, command.attempt)
+            self.later(self.elapsed, partial(self._emit, worker, lost), worker)
+            return None
+        return found, hopped
+
+    def _save(self, worker: SimulatedWorker, command: SaveVersion, trial: Trial) -> None:
+        ref, earlier = command.ref, command.ref._replace(attempt=command.saved)
+        model = worker.memory.get(ref.trial)
+        if model is None or len(model) != ref.version:
+            model = self.saved.model(earlier)
+        if model is None or len(model) != ref.version:
+            lost = VersionLost(earlier, "not held", worker.name, ref.attempt or 0)
+            self.later(self.elapsed, partial(self._emit, worker, lost), worker)
+            return
+        worker.saves_end = max(worker.saves_end, self.elapsed) + self._save_seconds()
+        self.later(worker.saves_end, partial(self._saved, worker, command, trial, model), worker)
+
+    def _saved(self, worker: SimulatedWorker, command: SaveVersion, trial: Trial, model: Model) -> Event | None:
+        size = self._size(trial)
+        self.saved.put(command.ref, model, durable=command.durable, size=size)
+        return self._emit(worker, VersionSaved(command.ref, command.durable, "", size))
+
+    # What a fleet with faults does in another way.
+
+    def _emit(self, worker: SimulatedWorker, event: Event) -> Event | None:
+        """Return a report of a worker that gets through now."""
+        return event
+
+    def _save_seconds(self) -> float:
+        return 0.0
+
+    def _share(self, seconds: float, alone: Sequence[float]) -> float:
+        """Return a member's part of the time of its flotilla."""
+        return seconds / (sum(alone) or 1.0)
+
+    def _sums(self, command: RunUnit, trial: Trial) -> Mapping[str, RowSum]:
+        prefix = "train_" if command.unit.trains else ""
+        values = self._metrics(trial, command.unit.epoch)
+        return {f"{prefix}{name}": RowSum.of(value, 1) for name, value in values.items()}

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import FormTeams, RunStarted, RunUnit
+from hopfleet.domain.messages import FormTeams, RunUnit
 from hopfleet.domain.placement import TeamShape
-from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
-from hopfleet.monitor.history import History
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.fusion import Fusion
-from hopfleet.scheduler.policies import POLICIES
 from hopfleet.simulation.backend import Failure, Simulated
+from hopfleet.simulation.run import Listed, Simulation, error_of, run_trials
 from hopfleet.simulation.scenario import Scenario, SimulatedNode
-from hopfleet.simulation.simulator import Listed, Simulation, drive
-from hopfleet.support import registry
-from hopfleet.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,7 @@ class _Cluster:
     """The devices of a scenario while it runs: who has prepared what, and where each model is."""
 
     def __init__(self, scenario: Scenario, noise: float, seed: int) -> None:
-        self._scenario, self._noise, self._seed = scenario, noise, seed
+        self._scenario, self._error = scenario, error_of(seed, noise)
         self._nodes, self._teams = scenario.workers, scenario.teams
         #: The numbers of the nodes of each worker's devices.
         self._seats = [(number,) * size for number, node in enumerate(scenario.nodes) for size in node.sizes]
@@ -65,7 +58,7 @@ class _Cluster:
         """Let teams join, each on the node with the most room left; one that no node has room for takes several."""
         assert self.backend is not None
         nodes, partitions = self._scenario.nodes, self._scenario.readable
-        taken = Counter(seat for worker in self.backend.present for seat in self._seats[int(worker[1:]) - 1])
+        taken = Counter(seat for worker in self.backend.workers for seat in self._seats[int(worker[1:]) - 1])
         room = [node.devices - taken[number] for number, node in enumerate(nodes)]
         read = []
         for shape in shapes:
@@ -77,7 +70,7 @@ class _Cluster:
                 seats.append(first if room[first] else max(range(len(nodes)), key=room.__getitem__))
                 room[seats[-1]] -= 1
             self._seats.append(tuple(seats))
-        self.backend.form_teams(shapes, self._teams.form_seconds, read)
+        self.backend.form_teams(shapes, read)
 
     def expected(self, number: int, worker: str, partition: int) -> float:
         """Return the seconds of a unit's training."""
@@ -95,9 +88,7 @@ class _Cluster:
         """Return the seconds of a unit; of a member of a flotilla, those of its training."""
         unit, node = command.unit, self.node(command.worker)
         seconds = self.expected(trial.number, command.worker, unit.partition)
-        if self._noise:
-            drawn = random.Random(derive(self._seed, "noise", trial.number, unit.epoch, unit.partition))
-            seconds *= drawn.lognormvariate(0.0, self._noise)
+        seconds *= self._error(trial.number, unit.epoch, unit.partition)
         if self._places.get(trial.id, node.name) != node.name:
             self.hops += 1
             seconds += self._scenario.model_bytes / self._scenario.bandwidth
@@ -141,33 +132,22 @@ def run(
         together=cluster.together,
         partitions=[mine for node, mine in zip(scenario.nodes, scenario.readable, strict=True) for _ in node.sizes],
         teams=[teams.shape(size) for node in scenario.nodes for size in node.sizes],
+        form_seconds=teams.form_seconds,
     )
-    controller = Controller(
+    simulation = run_trials(
         Listed(len(scenario.rates), scenario.epochs, listens=False),
-        registry.find("policy", policy, POLICIES)(),
-        partitions=scenario.partitions,
-        valid_partitions=0,
-        seed=seed,
-        max_live=len(scenario.rates),
+        backend,
+        workers=workers,
         estimates=Estimates(scenario.partition_rows, cluster.prior),
+        partitions=scenario.partitions,
+        policy=policy,
+        seed=seed,
+        lower_bound=scenario.lower_bound,
+        name="scenario",
+        effects={FormTeams: lambda command: cluster.form(command.shapes)},
         fusion=Fusion(lambda config: None, size=1) if scenario.fuse else None,
         scaling=teams if scenario.switches else None,
         fleet=scenario.fleet if policy == "fleet" else None,
-    )
-    history = History(metric="train_loss", mode="min", partitions=scenario.partitions, name=f"scenario ({policy})")
-    backend.start(None, workers)
-    effects = {FormTeams: lambda command: cluster.form(command.shapes)}
-    spent, decisions = drive(controller, backend, history, RunStarted(__version__, workers), effects)
-    simulation = Simulation(
-        policy=policy,
-        seed=seed,
-        trials=len(scenario.rates),
-        workers=workers,
-        makespan=backend.makespan,
-        lower_bound=scenario.lower_bound,
-        schedule_seconds=spent,
-        decisions=decisions,
-        history=history,
     )
     needed = scenario.epochs * scenario.partitions if scenario.prepare else 0
     return ScenarioRun(simulation, cluster.prepared, needed, cluster.hops)

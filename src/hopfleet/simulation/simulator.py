@@ -10,32 +10,27 @@ import json
 import math
 import os
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import RunStarted, RunUnit
+from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
-from hopfleet.errors import UsageError, WorkersLost
-from hopfleet.monitor.history import History
+from hopfleet.errors import UsageError
 from hopfleet.planner.balance import relax
 from hopfleet.planner.costs import Times, cnns, homogeneous, lognormal
 from hopfleet.planner.exact import load
 from hopfleet.planner.shop import Shop
-from hopfleet.runtime.driver import Driver, Effects
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.portfolio import for_solver
-from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
+from hopfleet.search.base import at_least_one
 from hopfleet.simulation.backend import Failure, Simulated
+from hopfleet.simulation.run import Listed, Simulation, error_of, run_trials
 from hopfleet.support import registry
-from hopfleet.support.files import remove_file, write_text
-from hopfleet.version import __version__
 
 Replicas = Mapping[int, Sequence[int]]
 """The workers that hold each partition, numbered from 0."""
@@ -103,55 +98,6 @@ class Workload:
         return cls(times, replicas, epochs)
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """The outcome of a simulated run."""
-
-    policy: str
-    seed: int
-    trials: int
-    workers: int
-    makespan: float
-    lower_bound: float
-    schedule_seconds: float  #: real seconds that the controller took for all its decisions
-    decisions: int
-    history: History
-
-    @property
-    def ratio(self) -> float:
-        return self.makespan / self.lower_bound
-
-    @property
-    def utilisation(self) -> dict[str, float]:
-        """Return the share of the makespan in which each worker trained."""
-        return {name: worker.busy / self.makespan for name, worker in self.history.workers.items()}
-
-    def as_json(self) -> dict[str, Any]:
-        names = (
-            *("policy", "seed", "trials", "workers", "makespan", "lower_bound", "ratio"),
-            *("schedule_seconds", "decisions", "utilisation"),
-        )
-        return {name: getattr(self, name) for name in names}
-
-    def gantt(self, path: str | os.PathLike[str]) -> Path:
-        """Draw the schedule as a PNG, SVG or PDF file, or as an HTML page."""
-        from hopfleet.monitor.charts.gantt import draw_gantt
-
-        if not isinstance(path, str | os.PathLike):
-            raise UsageError(f"path={path!r}: must be the name of a file that ends in .png, .svg, .pdf or .html")
-        target = Path(path)
-        if target.suffix != ".html":
-            draw_gantt(self.history, target)
-            return target
-        picture = target.with_suffix(".svg")
-        draw_gantt(self.history, picture)
-        title = f"{self.policy}: makespan {self.makespan:.4g}, {self.ratio:.4f} of the lower bound"
-        head = f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>"
-        write_text(target, head + picture.read_text(encoding="utf-8"), durable=False)
-        remove_file(picture)
-        return target
-
-
 @explained
 def simulate(
     times: Times | Workload | None = None,
@@ -209,15 +155,10 @@ class _Actual:
     """The actual times of units."""
 
     def __init__(self, work: Workload, noise: float, seed: int) -> None:
-        self.work, self.noise, self.seed = work, noise, seed
+        self.work, self._error = work, error_of(seed, noise)
 
     def seconds(self, trial: int, worker: int, epoch: int, partition: int) -> float:
         return self.work.times[trial][worker] * self._error(trial, epoch, partition)
-
-    def _error(self, trial: int, epoch: int, partition: int) -> float:
-        if not self.noise:
-            return 1.0
-        return random.Random(derive(self.seed, "noise", trial, epoch, partition)).lognormvariate(0.0, self.noise)
 
     def lower_bound(self) -> float:
         """Return a bound on the makespan of any schedule with these times."""
@@ -252,21 +193,6 @@ class _Actual:
         return max(*by_trial, *by_worker)
 
 
-class Listed(Search):
-    """A number of trials without hyper-parameters."""
-
-    def __init__(self, trials: int, epochs: int, *, listens: bool = True) -> None:
-        self._count, self.max_epochs, self.listens = trials, epochs, listens
-        self.goal = Goal("train_loss", "min")
-
-    @property
-    def trials(self) -> int:
-        return self._count
-
-    def suggest(self, number: int) -> Suggestion | None:
-        return Suggestion({}, self.max_epochs) if number < self._count else None
-
-
 def _run(
     work: Workload,
     actual: _Actual,
@@ -292,48 +218,18 @@ def _run(
     ]
     if all(len(mine) == partitions for mine in held or ()):
         held = None
-    backend = Simulated(seconds, partitions=held, failures=failures, fetch=lambda worker, partition: fetch)
-    controller = Controller(
+    if policy in ("auto", "portfolio", "exact") and work.epochs == 1 and for_solver(len(work.times) * partitions):
+        load()  # before the clock starts, so that scheduling times exclude the import
+    return run_trials(
         Listed(len(work.times), work.epochs),
-        registry.find("policy", policy, POLICIES)(),
-        partitions=partitions,
-        valid_partitions=0,
-        seed=seed,
-        max_live=len(work.times),
+        Simulated(seconds, partitions=held, failures=failures, fetch=lambda worker, partition: fetch),
+        workers=work.workers,
         estimates=Estimates([1] * partitions, lambda trial, worker, partition: work.times[trial][number[worker]]),
+        partitions=partitions,
+        policy=policy,
+        seed=seed,
+        lower_bound=actual.lower_bound(),
+        name="simulation",
         fixed_order=deterministic or order == "fixed",
         deterministic=deterministic,
     )
-    if policy in ("auto", "portfolio", "exact") and work.epochs == 1 and for_solver(len(work.times) * partitions):
-        load()  # before the clock starts, so that scheduling times exclude the import
-    history = History(metric="train_loss", mode="min", partitions=partitions, name=f"simulation ({policy})")
-    backend.start(None, work.workers)
-    spent, decisions = drive(controller, backend, history, RunStarted(__version__, work.workers))
-    return Simulation(
-        policy=policy,
-        seed=seed,
-        trials=len(work.times),
-        workers=work.workers,
-        makespan=backend.makespan,
-        lower_bound=actual.lower_bound(),
-        schedule_seconds=spent,
-        decisions=decisions,
-        history=history,
-    )
-
-
-def drive(
-    controller: Controller, backend: Simulated, history: History, first: RunStarted, effects: Effects | None = None
-) -> tuple[float, int]:
-    """Let a controller run an experiment on simulated workers; return the seconds and the number of its decisions."""
-    driver = Driver(controller, backend, [history], effects=effects)
-    spent, decisions = 0.0, 0
-    for events in driver.moments([first]):
-        began = time.perf_counter()
-        messages = driver.decide(events)
-        spent += time.perf_counter() - began
-        decisions += 1
-        driver.follow(messages)
-    if not controller.finished:
-        raise WorkersLost(f"the simulation cannot continue at {backend.elapsed:.4g} s: no worker is left")
-    return spent, decisions

@@ -14,16 +14,17 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState
-from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.driver import Driver
+from hopfleet.runtime.effects import missing_versions
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Stop, Suggestion, Train
 from hopfleet.search.stopping import Stopping
 from hopfleet.simulation.backend import Failure, Simulated
+from hopfleet.simulation.driver import simulated_driver
 
 MANY_STEPS = 200_000
 """Steps after which an experiment counts as endless."""
@@ -191,7 +192,14 @@ class Run:
         self._curves: dict[tuple[int, int], Mapping[str, float]] = {}
         #: Whether a request to add a trial was granted and the trial is still to come.
         self._adds = False
-        self.backend = self._backend(0.0, setting.failures())
+        self.backend = Simulated(
+            setting.seconds,
+            self._metrics,
+            partitions=setting.held,
+            failures=setting.failures(),
+            fails=setting.fails,
+            clock=0.0,
+        )
         self.controller = self._controller(suite.make() if search is None else search)
         self._driver = self._drive()
 
@@ -225,17 +233,6 @@ class Run:
         self._check_end()
         return self
 
-    def _backend(self, clock: float, failures: Sequence[Failure] = ()) -> Simulated:
-        setting = self.setting
-        return Simulated(
-            setting.seconds,
-            self._metrics,
-            partitions=setting.held,
-            failures=failures,
-            fails=setting.fails,
-            clock=clock,
-        )
-
     def _metrics(self, trial: Trial, epoch: int) -> Mapping[str, float]:
         where = trial.number, epoch
         if where not in self._curves:
@@ -250,7 +247,7 @@ class Run:
         return ()
 
     def _drive(self) -> Driver:
-        return Driver(self.controller, self.backend, self._observers(), journal=self._write)
+        return simulated_driver(self.controller, self.backend, self._observers(), journal=self._write)
 
     def _controller(self, search: Search) -> Controller:
         setting, watched = self.setting, Watched(search)
@@ -307,14 +304,9 @@ class Run:
         twin = self._restored().search
         self._check_alike(before, twin)
         self.controller = self._restored()
-        self.backend = self._backend(self.backend.now())
+        self.backend.end()
         self._driver = self._drive()
-        missing = [
-            m.VersionLost(VersionRef(name, version, saved.attempt), "restarted")
-            for name, progress in self.controller.schedule.trials.items()
-            for version, saved in progress.saved.items()
-            if not saved.durable
-        ]
+        missing = list(missing_versions(self.controller.schedule, self.backend.saved))
         self._take(m.RunStarted("test", self.setting.workers))
         for event in missing:
             self._take(event)
