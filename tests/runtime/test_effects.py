@@ -13,8 +13,9 @@ from hopfleet.errors import CheckpointError
 from hopfleet.runtime.effects import VersionEffects, missing_versions
 from hopfleet.scheduler.progress import Saved
 from hopfleet.scheduler.schedule import Schedule
+from hopfleet.simulation.store import MemoryVersions
 from hopfleet.support.files import transfers as files
-from tests.helpers.virtual.versions import VirtualChores, VirtualVersions
+from tests.helpers.virtual.fleet import MortalChores
 
 CURRENT, STALE, LATE = (VersionRef("t0001", 4, attempt) for attempt in (7, 8, 9))
 
@@ -23,7 +24,7 @@ class Bench:
     """Effects on a store with three files of one version: the current one, a stale one and a late one."""
 
     def __init__(self):
-        self.versions, self.events, self.waited = VirtualVersions(), [], []
+        self.versions, self.events, self.waited = MemoryVersions(), [], []
         for ref in (CURRENT, STALE, LATE):
             self.versions.put(ref, (), durable=True)
         self.schedule = Schedule(2, 0)
@@ -31,7 +32,7 @@ class Bench:
         progress.saved[4] = Saved(CURRENT.attempt, durable=True)
         progress.stale.append((STALE.version, STALE.attempt))
         self.wanted = True
-        self.saved = self.effects_with(VirtualChores())
+        self.saved = self.effects_with(MortalChores())
 
     def effects_with(self, chores):
         return VersionEffects(
@@ -54,7 +55,7 @@ class Bench:
 
     @property
     def files(self):
-        return set(self.versions.storage)
+        return set(self.versions.files)
 
 
 def test_the_file_of_a_late_save_is_deleted_and_that_of_a_version_is_not():

@@ -241,11 +241,13 @@ class Simulated:
 
     def place(self, worker: str, partition: int, *, valid: bool = False) -> None:
         seconds, where = self._fetch(worker, partition), self.workers.get(worker)
+        if where is None:
+            return
         if seconds is None:
             event: Event = PartitionUnavailable(worker, partition, "simulated", valid)
             self.later(self.elapsed, lambda: event, where)
         else:
-            self.later(self.elapsed + seconds, partial(self._placed, worker, partition, valid), where)
+            self.later(self.elapsed + seconds, partial(self._placed, where, partition, valid))
 
     def close(self, *, kill: bool = False) -> None:
         self._queue.clear()
@@ -292,8 +294,9 @@ class Simulated:
             self.later(max(back, self.elapsed), partial(self._join, worker.joined))
         return WorkerLost(failure.worker, failure.reason, replaced=back is not None)
 
-    def _placed(self, worker: str, partition: int, valid: bool) -> Event | None:
-        return PartitionPlaced(worker, partition, valid) if worker in self.workers else None
+    def _placed(self, worker: SimulatedWorker, partition: int, valid: bool) -> Event | None:
+        here = self.workers.get(worker.name) is worker
+        return PartitionPlaced(worker.name, partition, valid) if here else None
 
     # -------------------------------------------------------------------------------------------------- a worker
 
@@ -357,8 +360,7 @@ class Simulated:
             return held, hopped
         found = self.saved.model(command.model) if version else ()
         if found is None:
-            lost = VersionLost(command.model, "not found", worker.name, command.attempt)
-            self.later(self.elapsed, partial(self._emit, worker, lost), worker)
+            self._say(worker, VersionLost(command.model, "not found", worker.name, command.attempt))
             return None
         return found, hopped
 
@@ -368,16 +370,18 @@ class Simulated:
         if model is None or len(model) != ref.version:
             model = self.saved.model(earlier)
         if model is None or len(model) != ref.version:
-            lost = VersionLost(earlier, "not held", worker.name, ref.attempt or 0)
-            self.later(self.elapsed, partial(self._emit, worker, lost), worker)
+            self._say(worker, VersionLost(earlier, "not held", worker.name, ref.attempt or 0))
             return
         worker.saves_end = max(worker.saves_end, self.elapsed) + self._save_seconds()
-        self.later(worker.saves_end, partial(self._saved, worker, command, trial, model), worker)
+        self.later(worker.saves_end, partial(self._finish_save, worker, command, trial, model), worker)
 
-    def _saved(self, worker: SimulatedWorker, command: SaveVersion, trial: Trial, model: Model) -> Event | None:
+    def _finish_save(self, worker: SimulatedWorker, command: SaveVersion, trial: Trial, model: Model) -> Event | None:
         size = self._size(trial)
         self.saved.put(command.ref, model, durable=command.durable, size=size)
         return self._emit(worker, VersionSaved(command.ref, command.durable, "", size))
+
+    def _say(self, worker: SimulatedWorker, event: Event) -> None:
+        self.later(self.elapsed, partial(self._emit, worker, event), worker)
 
     # What a fleet with faults does in another way.
 

@@ -14,10 +14,10 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
+from hopfleet.simulation.store import Model
 from tests.helpers.attempts import Attempts
 from tests.helpers.virtual.fleet import Fleet, train_sums, valid_sums
 from tests.helpers.virtual.settings import REQUESTS, Fault, Setting, controller_of
-from tests.helpers.virtual.versions import Model
 
 WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
 """Policies under which nobody waits who could work."""
@@ -153,7 +153,7 @@ class Checks:
         """Whatever a trial that lives, is paused or has ended refers to is there; nothing else is, but what comes."""
         schedule = self.controller.schedule
         files = set(schedule.files())
-        gone = files.difference(self.fleet.storage, self.lost, self.fleet.versions.released)
+        gone = files.difference(self.fleet.saved.files, self.lost, self.fleet.saved.released)
         assert not gone, f"{gone} are gone"
         for progress in [*schedule.trials.values(), *schedule.parked.values()]:
             needed = set(progress.lends.values())
@@ -163,7 +163,7 @@ class Checks:
             missing = needed.difference(progress.saved)
             assert missing <= {version for name, version, _ in self.lost if name == progress.trial.id}
         # What nobody hears of stays until a run begins or ends.
-        for key in self.fleet.storage.keys() - files if UNHEARD.isdisjoint(self.struck) else ():
+        for key in self.fleet.saved.files.keys() - files if UNHEARD.isdisjoint(self.struck) else ():
             progress = schedule.find(key.trial)  # a clone's copy is written before it is reported
             assert schedule.refers(key) or key.attempt in progress.saves, f"{key} is never deleted"
 
@@ -226,12 +226,15 @@ class Checks:
             best = self.best[trial][0]
             assert self.stored(trial, best) == (self.models[trial, best], True)
         if not self.happened:
-            assert {version for name, version, _ in self.fleet.storage if name == trial} == {last, self.best[trial][0]}
+            assert {version for name, version, _ in self.fleet.saved.files if name == trial} == {
+                last,
+                self.best[trial][0],
+            }
 
     def stored(self, trial: str, version: int) -> tuple[Model, bool]:
         """The file that is a version."""
         saved = self.controller.schedule.find(trial).saved[version]
-        return self.fleet.storage[VersionRef(trial, version, saved.attempt)]
+        return self.fleet.saved.files[VersionRef(trial, version, saved.attempt)]
 
 
 def durables(progress: Progress) -> dict[int, bool]:

@@ -16,15 +16,16 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.bounds import MOST
 from hopfleet.errors import InvariantBroken
 from hopfleet.runtime import driver as runtime
-from hopfleet.runtime.effects import VersionEffects, missing_versions
+from hopfleet.runtime.effects import missing_versions
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Progress
 from hopfleet.simulation.backend import START
+from hopfleet.simulation.driver import simulated_driver
 from tests.helpers.requested import ODD
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
 from tests.helpers.virtual.faults import STRIKES
+from tests.helpers.virtual.fleet import MortalChores, SlowCopies
 from tests.helpers.virtual.settings import Fault, Setting, controller_of
-from tests.helpers.virtual.versions import VirtualChores, VirtualCopies
 
 
 class Unwritten(Exception):
@@ -60,7 +61,7 @@ class Driver(Checks):
         self.known: dict[str, Progress] = {}
         self.before: dict[str, dict[int, bool]] = {}
         self.noted: Controller | None = None
-        self.chores = VirtualChores()
+        self.chores = MortalChores()
         #: Whether the step has written anything, and how the controller dies in it.
         self.wrote = False
         self.falls: Fault | None = None
@@ -69,7 +70,7 @@ class Driver(Checks):
     def run(self) -> Driver:
         faults = deque(sorted(self.setting.faults, key=lambda fault: fault.step))
         self.take(m.RunStarted("test", len(self.setting.workers)))
-        self.fleet.start()
+        self.fleet.start(None, len(self.setting.workers))
         for step in itertools.count():
             assert step < 3000, "livelock"
             while faults and faults[0].step <= step and not self.complete:
@@ -79,17 +80,17 @@ class Driver(Checks):
                     break
                 self.resume(durable_only=True)
                 continue
-            events = self.fleet.receive(self.setting.moment)
+            events = self.fleet.receive(0.0)
             if not events and self.controller.held:
                 events = [m.RequestMade("proceed")]
             if not events and (self.controller.missing or self.controller.state.missing_valid):
                 self.check_missing()
-                self.fleet.join(self.controller.missing, tuple(range(self.setting.valid)))
+                self.fleet.join(self.controller.missing, valid=tuple(range(self.setting.valid)))
                 continue
             assert events, "deadlock: nothing runs, and the experiment is not finished"
             self.take(*events)
             self.look_ahead()
-        self.makespan = self.fleet.clock - START
+        self.makespan = self.fleet.elapsed - START
         self.check_end()
         return self
 
@@ -109,16 +110,13 @@ class Driver(Checks):
         self.followed(lambda: self.driver.follow(self.controller.look_ahead(ages)))
 
     def drive(self) -> MortalDriver:
-        saved = VersionEffects(
-            self.controller.schedule,
-            self.fleet.versions,
+        return simulated_driver(
+            self.controller,
+            self.fleet,
+            journal=self.write,
             chores=self.chores,
-            copies=VirtualCopies(lambda seconds, copy: self.fleet.later(self.fleet.clock + seconds, copy)),
-            report=self.fleet.report,
-            retry=lambda path, write: write(),
-        )
-        return MortalDriver(
-            self.controller, self.fleet, journal=self.write, effects=saved.effects(), refused=saved.refuse
+            copies=SlowCopies(lambda seconds, copy: self.fleet.later(self.fleet.elapsed + seconds, copy)),
+            make=MortalDriver,
         )
 
     def followed(self, step: Callable[[], None]) -> None:
@@ -175,15 +173,15 @@ class Driver(Checks):
 
     def resume(self, *, durable_only: bool, zombies: bool = False) -> None:
         """A new controller takes over from the journal, with new workers."""
-        self.fleet.all_die(durable_only=durable_only, zombies=zombies)
+        self.fleet.end(durable_only=durable_only, zombies=zombies)
         self.controller = controller_of(self.setting)
         self.controller.restore(self.messages)
         self.driver = self.drive()
-        missing = list(missing_versions(self.controller.schedule, self.fleet.versions))
+        missing = list(missing_versions(self.controller.schedule, self.fleet.saved))
         self.lost |= {event.ref for event in missing}
         self.take(m.RunStarted("test", len(self.setting.workers)), *missing)
         if not self.complete:
-            self.fleet.start()
+            self.fleet.start(None, len(self.setting.workers))
 
     def inject(self, fault: Fault) -> None:
         if STRIKES[fault.kind](self, fault):

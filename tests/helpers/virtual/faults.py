@@ -11,7 +11,7 @@ from tests.helpers.virtual.settings import REQUESTS, Fault, pick
 
 if TYPE_CHECKING:
     from tests.helpers.virtual.driver import Driver
-    from tests.helpers.virtual.fleet import FakeWorker
+    from tests.helpers.virtual.fleet import FaultyWorker
 
 Strike = Callable[["Driver", Fault], bool]
 
@@ -19,7 +19,7 @@ Strike = Callable[["Driver", Fault], bool]
 # ------------------------------------------------------------------------------------------------------- workers
 
 
-def on_a_worker(strike: Callable[[Driver, FakeWorker], None]) -> Strike:
+def on_a_worker(strike: Callable[[Driver, FaultyWorker], None]) -> Strike:
     """A fault of one worker, if there is any."""
 
     def struck(driver: Driver, fault: Fault) -> bool:
@@ -31,30 +31,30 @@ def on_a_worker(strike: Callable[[Driver, FakeWorker], None]) -> Strike:
     return struck
 
 
-def leave(driver: Driver, worker: FakeWorker) -> None:
+def leave(driver: Driver, worker: FaultyWorker) -> None:
     slots = driver.controller.schedule.slots
     others = [other for other in driver.fleet.workers.values() if other is not worker and other.name in slots]
     driver.fleet.die(worker, replaced=all(slots[other.name].retired for other in others))
 
 
-def mute(driver: Driver, worker: FakeWorker) -> None:
+def mute(driver: Driver, worker: FaultyWorker) -> None:
     worker.heard = False
     driver.fleet.lose_later(worker)
 
 
-def deafen(driver: Driver, worker: FakeWorker) -> None:
+def deafen(driver: Driver, worker: FaultyWorker) -> None:
     worker.hears = False
     worker.commands.clear()
     driver.fleet.lose_later(worker)
 
 
-def delay(driver: Driver, worker: FakeWorker) -> None:
+def delay(driver: Driver, worker: FaultyWorker) -> None:
     worker.late = True
 
 
 def join(driver: Driver, fault: Fault) -> bool:
     valid = () if driver.setting.evaluators and fault.pick % 3 else None
-    driver.fleet.join(None if fault.pick % 2 else (fault.pick % driver.setting.partitions,), valid)
+    driver.fleet.join(None if fault.pick % 2 else (fault.pick % driver.setting.partitions,), valid=valid)
     return True
 
 
@@ -64,7 +64,7 @@ def refuse(driver: Driver, fault: Fault) -> bool:
 
 
 def fail(driver: Driver, fault: Fault) -> bool:
-    busy = [command for worker in driver.fleet.workers.values() for command in worker.running]
+    busy = [unit.command for worker in driver.fleet.workers.values() for unit in worker.running.values()]
     if busy:
         command = pick(busy, fault)
         driver.fleet.failing.add(command.attempt)
@@ -90,10 +90,10 @@ def on_a_trial(strike: Callable[[Driver, str], None]) -> Strike:
 
 
 def vanish(driver: Driver, fault: Fault, *, noticed: bool = True) -> bool:
-    if not driver.fleet.storage:
+    if not driver.fleet.saved.files:
         return False
-    key = pick(sorted(driver.fleet.storage), fault)
-    del driver.fleet.storage[key]
+    key = pick(sorted(driver.fleet.saved.files), fault)
+    del driver.fleet.saved.files[key]
     driver.lost.add(key)
     if noticed:
         driver.fleet.report(m.VersionLost(key, "vanished"))
