@@ -13,11 +13,11 @@ from benchmarks.row import Row, milliseconds
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, UnitFinished
 from hopfleet.domain.space import uniform
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
 
 WORKERS = 16
 #: Policies that suit very many trials, and how their time may grow with the number of trials.
@@ -66,7 +66,7 @@ def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[fl
         partitions=[[number] for number in range(WORKERS)] if pinned else None,
     )
     backend.start(None, WORKERS)
-    driver = Driver(controller, backend)
+    driver = simulated_driver(controller, backend)
     times: list[float] = []
     for events in driver.moments([RunStarted("benchmark", WORKERS)]):
         for event in events:

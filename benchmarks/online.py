@@ -20,7 +20,6 @@ from hopfleet.domain.messages import RunStarted, RunUnit, UnitFinished
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.costs import Times, cnns, homogeneous
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
@@ -29,6 +28,7 @@ from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
 
 EPOCHS = 5
 NOISES = (0.1, 0.3, 0.5)
@@ -126,7 +126,7 @@ def run(make: Callable[[], Policy], expected: Times, *, epochs: int = 1, noise: 
     backend = Simulated(seconds, partitions=[[partition] for partition in range(workers)])
     backend.start(None, workers)
     makespan = 0.0
-    driver = Driver(controller, backend)
+    driver = simulated_driver(controller, backend)
     for events in driver.moments([RunStarted("benchmark", workers)]):
         for event in events:
             if isinstance(event, UnitFinished) and event.unit.trains:

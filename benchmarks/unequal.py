@@ -27,7 +27,6 @@ from hopfleet.domain.messages import RunStarted, RunUnit
 from hopfleet.domain.space import choice, uniform
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.unequal import lower_bound
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.asha import ASHA
@@ -40,6 +39,7 @@ from hopfleet.search.optuna import TPE
 from hopfleet.search.pbt import PBT
 from hopfleet.search.random import Random
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
 
 Speeds = tuple[float, ...]
 Slowed = Callable[[str, float], float]
@@ -145,7 +145,7 @@ def run(
 
     backend = Simulated(seconds, each.metrics)
     backend.start(None, len(speed))
-    driver = Driver(controller, backend)
+    driver = simulated_driver(controller, backend)
     for events in driver.moments([RunStarted("benchmark", len(speed))]):
         driver.step(events)
         for progress in controller.schedule.trials.values():

@@ -17,10 +17,10 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import EpochEnded, RunStarted, RunUnit, TrialAdded
 from hopfleet.domain.space import Space
 from hopfleet.domain.trial import Config, Trial
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal, Search
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
 
 
 class World(Protocol):
@@ -88,7 +88,7 @@ def hopping(
     def end_epoch(ended: EpochEnded) -> None:
         log.epochs.append((backend.elapsed, ended.trial, ended.epoch, ended.metrics["accuracy"]))
 
-    driver = Driver(controller, backend, effects={TrialAdded: start, EpochEnded: end_epoch})
+    driver = simulated_driver(controller, backend, effects={TrialAdded: start, EpochEnded: end_epoch})
     for events in driver.moments([RunStarted("benchmark", workers)]):
         if backend.elapsed > until:
             break

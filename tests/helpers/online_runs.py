@@ -12,12 +12,12 @@ from hopfleet.domain.trial import Trial
 from hopfleet.planner.portfolio import plan
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
-from hopfleet.runtime import driver as runtime
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
 
 
 def run(policy: Policy, times: list[list[float]], *, epochs: int = 1, noise: float = 0.0, seed: int = 0) -> float:
@@ -39,7 +39,7 @@ def run(policy: Policy, times: list[list[float]], *, epochs: int = 1, noise: flo
     backend = Simulated(seconds, partitions=[[partition] for partition in range(partitions)])
     backend.start(None, partitions)
     end = 0.0
-    loop = runtime.Driver(controller, backend)
+    loop = simulated_driver(controller, backend)
     for events in loop.moments([m.RunStarted("test", partitions)]):
         for event in events:
             if isinstance(event, m.UnitFinished):

@@ -14,11 +14,11 @@ from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import EpochEnded, Message, RunStarted, TrialAdded
 from hopfleet.domain.trial import Trial
 from hopfleet.monitor.history import History, Mode
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Suggestion, Train
 from hopfleet.simulation.backend import Simulated
+from hopfleet.simulation.driver import simulated_driver
 
 RATE = {"lr": hop.loguniform(1e-4, 1e-1)}
 
@@ -46,7 +46,7 @@ def made(
     )
     history = History(metric=metric, mode=mode, partitions=2, name="digits", expected=search.expected())
     backend.start(None, 4)
-    driver = Driver(controller, backend, [history])
+    driver = simulated_driver(controller, backend, [history])
     for events in driver.moments([RunStarted("0")]):
         for event in events:
             driver.step([event])

@@ -88,7 +88,7 @@ def test_journaled_before_acted_before_observed() -> None:
 COMMANDS = {
     m.RunUnit: (m.RunUnit("w1", Unit("t0001", 1, 0), 1, REF), "send"),
     m.SaveVersion: (m.SaveVersion("w1", REF, True), "send"),
-    m.CopyVersion: (m.CopyVersion(REF, REF), "send"),
+    m.CopyVersion: (m.CopyVersion(REF, REF), ""),
     m.StopUnit: (m.StopUnit("w1", "t0001", 1), "give_up"),
     m.AddWorkers: (m.AddWorkers(3), "add"),
     m.FormTeams: (m.FormTeams((TeamShape("ddp", 2),)), ""),

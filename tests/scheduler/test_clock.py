@@ -6,12 +6,12 @@ import pytest
 
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
-from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.shop_view import ShopView
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
 from hopfleet.simulation.backend import START, Simulated
+from hopfleet.simulation.driver import simulated_driver
 from hopfleet.simulation.simulator import simulate
 from hopfleet.support.clock import RunClock
 
@@ -27,7 +27,7 @@ class Bench:
             lambda command, trial: (2.0, 5.0)[command.unit.partition], partitions=[[0], [1]], clock=clock
         )
         self.messages: list[m.Message] = []
-        self.driver = Driver(
+        self.driver = simulated_driver(
             self.controller, self.backend, journal=lambda now, messages: self.messages.extend(messages)
         )
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
-from hopfleet.runtime import driver as runtime
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.simulation.backend import START, Failure, Simulated
+from hopfleet.simulation.driver import simulated_driver
 from tests.chaos import simulated
 from tests.helpers.virtual.checks import check_nobody_waits, state_of, through_json
 from tests.helpers.virtual.driver import Driver
@@ -192,7 +192,7 @@ def simulate(setting: Setting, *, check: bool = True, **options) -> tuple[list[m
     backend = Simulated(partitions=partitions, **options)
     controller = controller_of(setting)
     messages: list[m.Message] = []
-    driver = runtime.Driver(controller, backend, journal=lambda now, more: messages.extend(more))
+    driver = simulated_driver(controller, backend, journal=lambda now, more: messages.extend(more))
     backend.start(None, len(setting.workers))
     for events in driver.moments([m.RunStarted("test", len(setting.workers))]):
         for event in events:

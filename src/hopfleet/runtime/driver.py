@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from hopfleet.domain.messages import (
     AddWorkers,
     Command,
-    CopyVersion,
     Event,
     Message,
     PlacePartition,
@@ -112,7 +111,6 @@ class Driver:
         return {
             RunUnit: self.send,
             SaveVersion: self.send,
-            CopyVersion: self.send,
             StopUnit: self._stop,
             AddWorkers: lambda command: backend.add(command.count),
             WorkerRetired: lambda decision: backend.retire(decision.worker),
@@ -132,7 +130,7 @@ class Driver:
         else:
             self.backend.give_up(command.worker, command.attempt)
 
-    def send(self, command: RunUnit | SaveVersion | CopyVersion) -> None:
+    def send(self, command: RunUnit | SaveVersion) -> None:
         """Send a command to the backend, with its trial."""
         progress = self.controller.schedule.find(command.trial)
         assert progress is not None, f"{command.trial} is unknown"
