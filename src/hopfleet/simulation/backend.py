@@ -107,7 +107,7 @@ class Simulated:
     """
 
     name = "simulated"
-    #: Events within so many seconds of the first are received together; a negative number: one by one.
+    #: Seconds within which events are received together with the first; a negative number: one by one.
     moment = 0.0
 
     def __init__(
