@@ -12,6 +12,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from hopfleet.data.manifest import LiveItems, Manifest, partition_name, read_man
 from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
-from hopfleet.domain.signatures import checked
+from hopfleet.domain.signatures import checked_but
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
 from hopfleet.support.files import (
@@ -49,7 +50,7 @@ from hopfleet.support.files import (
 from hopfleet.support.machine import release_memory
 
 
-@checked
+@checked_but("partitions", "capacities", "seed")
 def partition(
     source: Any,
     folder: str | os.PathLike[str],
@@ -81,7 +82,7 @@ def partition(
     Hopfleet data set is ever replaced.
     """
     partitions, capacities = _shares(partitions, capacities)
-    if not hasattr(seed, "__index__"):
+    if not isinstance(seed, Integral):
         raise DataError(f"seed={seed!r}: must be an integer")
     seed = operator.index(seed)
     target = open_folder(folder)
@@ -185,7 +186,7 @@ def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple
     """Return the number of partitions and their capacities, or None for equal sizes."""
     if partitions is None:
         partitions = 8 if capacities is None else len(_sized(capacities))
-    if not hasattr(partitions, "__index__") or operator.index(partitions) < 1:
+    if not isinstance(partitions, Integral) or operator.index(partitions) < 1:
         raise DataError(f"partitions={partitions!r}: must be an integer of at least 1")
     partitions = operator.index(partitions)
     if capacities is None:

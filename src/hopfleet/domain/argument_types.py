@@ -30,14 +30,19 @@ _WORDS: dict[Any, str] = {
 _LISTS = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 
 
-def wrong_type(function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str:
-    """Return what is wrong with the type of an argument, as the text of an error; empty if nothing is."""
+def wrong_type(
+    function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any], own: Sequence[str] = ()
+) -> str:
+    """Return what is wrong with the type of an argument, as the text of an error; empty if nothing is.
+
+    The function checks its ``own`` arguments itself.
+    """
     try:
         given = inspect.signature(function).bind(*arguments, **keywords).arguments
     except TypeError:
         return ""  # the call itself says what is missing
     for name, wanted in _annotations(function).items():
-        if name in given and not _fits(given[name], wanted):
+        if name in given and name not in own and not _fits(given[name], wanted):
             return f"{name}={shown(given[name])}: must be {_worded(wanted)}"
     return ""
 

@@ -50,6 +50,11 @@ def checked(target: Target) -> Target:
     return _decorated(target, _refuse)
 
 
+def checked_but(*own: str) -> Callable[[Target], Target]:
+    """Do the same as ``checked``, for a function that checks its ``own`` arguments itself before it acts."""
+    return lambda target: _decorated(target, _refuse, own)
+
+
 def _ask(function: Callable[..., Any], wrong: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
     try:
         function(*arguments, **keywords)
@@ -64,19 +69,19 @@ def _refuse(function: Callable[..., Any], wrong: str, arguments: Sequence[Any], 
     raise UsageError(wrong)
 
 
-def _decorated(target: Target, complain: Callable[..., None]) -> Target:
+def _decorated(target: Target, complain: Callable[..., None], own: Sequence[str] = ()) -> Target:
     if not isinstance(target, type):
-        return _explained(target, target.__name__, complain)
-    own = target.__dict__.get("__init__")
-    if own is not None:
-        setattr(target, "__init__", _explained(own, target.__name__, complain))  # noqa: B010
+        return _explained(target, target.__name__, complain, own)
+    made = target.__dict__.get("__init__")
+    if made is not None:
+        setattr(target, "__init__", _explained(made, target.__name__, complain, own))  # noqa: B010
     return target
 
 
-def _explained(function: Target, name: str, complain: Callable[..., None]) -> Target:
+def _explained(function: Target, name: str, complain: Callable[..., None], own: Sequence[str]) -> Target:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if wrong := wrong_type(function, arguments, keywords):
+        if wrong := wrong_type(function, arguments, keywords, own):
             complain(function, wrong, arguments, keywords)
         try:
             return function(*arguments, **keywords)
