@@ -15,10 +15,16 @@ the device that would end it first, longest first.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import multiprocessing
+import os
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import pairwise, zip_longest
+from pathlib import Path
 from statistics import mean
 
 from benchmarks.row import Row
@@ -47,6 +53,10 @@ Slowed = Callable[[str, float], float]
 CLUSTERS = 500
 SMALL = 100
 """Units of a cluster for a functional check, at most."""
+MEAN, MOST = 1.03, 1.1
+"""The bar."""
+BUILD = Path(__file__).parents[1] / "build" / "benchmarks"
+SOURCE = Path(__file__).parents[1] / "src" / "hopfleet"
 FASTEST = 8.0
 COSTS = 0.6
 """The standard deviation of the logarithm of trials' costs."""
@@ -75,11 +85,16 @@ class Cluster:
 
     def cost(self, number: int) -> float:
         """Return the seconds of a trial's unit on a device of speed 1."""
-        return random.Random(f"{self.seed} cost {number}").lognormvariate(0.0, COSTS)
+        return _cost(self.seed, number)
 
     def metrics(self, trial: Trial, epoch: int) -> dict[str, float]:
         drawn = random.Random(f"{self.seed} curve {trial.number}")
         return {"loss": drawn.random() + drawn.random() / epoch}
+
+
+@cache
+def _cost(seed: int, number: int) -> float:
+    return random.Random(f"{seed} cost {number}").lognormvariate(0.0, COSTS)
 
 
 def cluster(seed: int, search: str | None = None) -> Cluster:
@@ -174,15 +189,21 @@ def _bound(work: Work, speeds: Speeds) -> float:
 
 
 def _by_rungs(search: Bracketed, work: Work, speeds: Speeds) -> float:
-    """Return the bound of the longest bracket; brackets are filled one after another."""
-    bounds, first = [], 0
+    """Return the bound given the rungs; brackets are filled one after another.
+
+    The rungs of a bracket follow one another. So do the longest trials of its rungs, and the second longest, and so on:
+    at no time are two units of such a chain trained, so the bound holds for chains as it does for trials.
+    """
+    bounds, chains, first = [], list[float](), 0
     for size, levels in search.table:
         rungs = pairwise([0, *levels])
         mine = {key: seconds for key, seconds in work.items() if first <= key[0] < first + size}
-        parts = [{key: mine[key] for key in mine if low < key[1] <= high} for low, high in rungs]
-        bounds.append(sum(_bound(part, speeds) for part in parts if part))
+        parts = [_by_trial({key: mine[key] for key in mine if low < key[1] <= high}) for low, high in rungs]
+        bounds.append(sum(lower_bound(part, speeds) for part in parts if part))
+        ranked = (sorted(part, reverse=True) for part in parts)
+        chains += [sum(row) for row in zip_longest(*ranked, fillvalue=0.0)]
         first += size
-    return max(bounds)
+    return max(*bounds, lower_bound(chains, speeds))
 
 
 def _since(work: Work, asked: Work, speeds: Speeds) -> float:
@@ -200,13 +221,59 @@ def _longest_first(work: list[float], speeds: Speeds) -> float:
     return max(free)
 
 
+@dataclass(frozen=True)
+class Result:
+    """What is kept of a run: the makespan by the bound, by that in hindsight, and that of no hops by the latter."""
+
+    seed: int
+    informed: bool
+    search: str
+    ratio: float
+    hindsight: float
+    without_hops: float
+
+
 def measure(quick: bool) -> list[Row]:
     seeds = [*filter(_small, range(CLUSTERS))][:6] if quick else range(CLUSTERS)
+    asked = [(seed, informed) for informed in (True, False) for seed in seeds]
+    results = [*map(result, asked)] if quick else _resumed(asked)
     rows = []
     for informed in (True, False):
-        outcomes = [(cluster(seed), run(cluster(seed), informed=informed)) for seed in seeds]
-        rows += _rows(outcomes, "expected" if informed else "measured", bar=informed)
+        some = [each for each in results if each.informed == informed]
+        rows += _rows(some, "expected" if informed else "measured", bar=informed)
     return rows
+
+
+def result(asked: tuple[int, bool]) -> Result:
+    """Run the cluster of a seed."""
+    seed, informed = asked
+    each = cluster(seed)
+    outcome = run(each, informed=informed)
+    others = outcome.makespan / outcome.hindsight, outcome.without_hops / outcome.hindsight
+    return Result(seed, informed, each.search, outcome.ratio, *others)
+
+
+def _resumed(asked: Sequence[tuple[int, bool]]) -> list[Result]:
+    """Run clusters on all cores; results of the same code are kept, so a run that was stopped goes on."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    path = BUILD / f"unequal-{_digest()}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    results = [Result(**json.loads(line)) for line in lines]
+    known = {(each.seed, each.informed) for each in results}
+    missing = [each for each in asked if each not in known]
+    context = multiprocessing.get_context("spawn")
+    with path.open("a", encoding="utf-8") as file, context.Pool(len(os.sched_getaffinity(0))) as processes:
+        for found in processes.imap_unordered(result, missing):
+            file.write(json.dumps(asdict(found)) + "\n")
+            file.flush()
+            results.append(found)
+    return [each for each in results if (each.seed, each.informed) in set(asked)]
+
+
+def _digest() -> str:
+    """Return a digest of all code that a result may depend on."""
+    files = [Path(__file__), *sorted(SOURCE.rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _small(seed: int) -> bool:
@@ -214,30 +281,26 @@ def _small(seed: int) -> bool:
     return found.trials * found.partitions * found.epochs <= SMALL
 
 
-def _rows(outcomes: list[tuple[Cluster, Outcome]], known: str, *, bar: bool) -> list[Row]:
+def _rows(results: Sequence[Result], known: str, *, bar: bool) -> list[Row]:
     """Return a row for all clusters, and one for each kind of search."""
     rows = []
     for kinds in ((*SEARCHES,), *((kind,) for kind in SEARCHES)):
-        some = [outcome for each, outcome in outcomes if each.search in kinds]
+        some = [each for each in results if each.search in kinds]
         if not some:
             continue
-        ratios = [outcome.ratio for outcome in some]
-        hindsight = mean(outcome.makespan / outcome.hindsight for outcome in some)
-        stay = [
-            outcome.without_hops / outcome.hindsight for each, outcome in outcomes if each.search in ("random", "grid")
-        ]
-        whole = len(kinds) > 1
-        what = f"{len(some)} clusters, {known}: {'all searches' if whole else kinds[0]}"
+        worst, average = max(some, key=lambda each: each.ratio), mean(each.ratio for each in some)
+        above, whole = sum(each.ratio > MOST for each in some), len(kinds) > 1
+        stay = [each.without_hops for each in results if each.search in ("random", "grid")]
         rows.append(
             Row(
                 "unequal",
-                what,
-                f"mean {mean(ratios):.4f}, max {max(ratios):.4f}",
+                f"{len(some)} clusters, {known}: {'all searches' if whole else kinds[0]}",
+                f"mean {average:.4f}, max {worst.ratio:.4f} (cluster {worst.seed}), {above} above {MOST}",
                 f"no hops: mean {mean(stay):.4f}, max {max(stay):.4f}"
                 if whole and stay
-                else f"hindsight: mean {hindsight:.4f}",
-                bar="mean ≤ 1.03, max ≤ 1.10" if bar and whole else "",
-                ok=(mean(ratios) <= 1.03 and max(ratios) <= 1.1) if bar and whole else None,
+                else f"hindsight: mean {mean(each.hindsight for each in some):.4f}",
+                bar=f"mean ≤ {MEAN}, max ≤ {MOST}" if bar and whole else "",
+                ok=(average <= MEAN and worst.ratio <= MOST) if bar and whole else None,
             )
         )
     return rows

@@ -56,6 +56,16 @@ def test_a_trial_that_is_late_goes_ahead() -> None:
     assert place(shop, Style(wait=0.0, age=10.0)).units[0] == (1, 0)
 
 
+def test_a_trial_that_others_wait_for_goes_ahead() -> None:
+    """The first trial has more work left, but five units follow the second one."""
+    shop = Chains(0.0, [[(0.0, 0)]])
+    shop.add([1.0], 3, 0.0)
+    shop.add([1.0], 1, 0.0, onward=5)
+    placed = place(shop, HEFT)
+    assert placed.units == [(1, 0), (0, 0), (0, 0), (0, 0)]
+    assert placed.end == 6.0
+
+
 def test_of_workers_that_are_free_the_last_one_to_become_so_is_taken() -> None:
     shop = Chains(0.0, [[(0.0, 0), (1.0, 1), (3.0, 2)]])
     shop.add([1.0], 1, 2.0)

@@ -62,6 +62,17 @@ def test_while_trials_keep_coming_there_is_no_end_to_aim_at():
     assert auto(desk.schedule, random.Random(0)).unit.trial == "t1"
 
 
+def test_the_last_trials_have_an_end_to_aim_at():
+    """The longest of 15 trials began when another one had ended, and trained alone at the end."""
+    desk = Desk(None, None, partitions=2, trials=3)
+    desk.train("w1", "t1", 0)
+    desk.start("w2", "t3", 0)
+    desk.schedule.more_to_come, desk.schedule.suggestions_left = True, 4
+    assert POLICIES["auto"]()(desk.schedule, random.Random(0)).unit.trial == "t1"
+    desk.schedule.suggestions_left = 3
+    assert POLICIES["auto"]()(desk.schedule, random.Random(0)).unit.trial == "t2", "no more than are under way"
+
+
 def test_longest_trial_first():
     desk = Desk(None, trials=2)
     desk.train("w1", "t1", 0)

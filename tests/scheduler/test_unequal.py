@@ -49,6 +49,21 @@ def test_equal_workers_keep_their_trials() -> None:
     assert found.units["w3"] == 0
 
 
+@pytest.mark.parametrize("seed", [11, 21, 336])
+def test_brackets_with_the_most_rungs_do_not_end_alone(seed: int) -> None:
+    """Trials with little left in their rung started last, and what followed was done alone: up to 1.10 of the bound."""
+    assert run(cluster(seed)).ratio < 1.02
+
+
+def test_brackets_on_equal_workers() -> None:
+    assert run(cluster(328)).ratio < 1.02
+
+
+def test_a_population_on_equal_workers() -> None:
+    """It counted as trials that are added as others end, so the longest may have begun last: 1.167 of the bound."""
+    assert run(Cluster(5, "pbt", (1.0,) * 6, 24, 4, 4)).ratio < 1.02
+
+
 def test_many_trials_and_many_units_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Outcome] = {}
     for name, value in (("MANY", 1), ("UNITS", 30)):

@@ -13,6 +13,7 @@ from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search import SEARCHES, Grid, Random
 from hopfleet.search.asha import ASHA
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Goal, Search, at_least_one
+from hopfleet.search.hyperband import Hyperband
 from hopfleet.search.pbt import PBT
 from hopfleet.search.stopping import Budget, Patience, Stopping
 
@@ -275,6 +276,19 @@ def test_whoever_samples_learns_from_earlier_trials():
 def test_a_population_explores_no_functions():
     with pytest.raises(SpaceError, match="PBT cannot explore a space that is a function; write the space as a dict"):
         PBT().setup(lambda trial: {"x": trial.suggest_float("x", 0, 1)}, seed=0, goal=GOAL)
+
+
+def test_brackets_tell_what_follows_a_trial():
+    search = Stopping(Hyperband(max_epochs=9), [Patience()])
+    search.setup({"x": uniform(0, 1)}, seed=0, goal=GOAL)
+    assert search.samples == search.trials
+    for trial, epochs, onward in (("t1", 1, 8), ("t1", 3, 6), ("t1", 9, 0)):
+        told = Trial(trial, 0, {}, 0, epochs)
+        if epochs == 1:
+            search.added(told)
+        assert search.onward(told) == onward
+    assert search.onward(Trial("of a person", 1, {}, 0, 1)) == 0, "no other trial waits for it"
+    assert ASHA().onward(Trial("t1", 0, {}, 0, 1)) == 0
 
 
 def test_trials_stream_where_nobody_knows_how_many_there_will_be():

@@ -236,6 +236,7 @@ class Controller:
         elif self.teams is not None:
             yield from self.teams.regroup(state)
         self.schedule.more_to_come = search.streams and not state.dry and not state.over
+        self.schedule.suggestions_left = search.samples - state.suggested
         meanwhile = None if self.teams is None else self.teams.meanwhile(self.schedule)
         starts = list(self.dispatcher.dispatch(state, meanwhile))
         begun = {start.trial for start in starts}

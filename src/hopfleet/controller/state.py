@@ -391,8 +391,8 @@ class State:
         self.pointed += message.origin == "point"
         self.suggested += message.origin == "search"
         order = self._order(trial, message.visits) if self.fixed_order else ()
-        self.touch(self.schedule.add(trial, order, message.visits, trained))
         self.search.added(trial)
+        self.touch(self.schedule.add(trial, order, message.visits, trained, self.search.onward(trial)))
 
     def _order(self, trial: Trial, visits: Sequence[int] = ()) -> list[int]:
         order = fixed_order(self.seed, trial.number, partitions=self.schedule.partitions, epochs=trial.epochs)
@@ -412,7 +412,7 @@ class State:
         progress = self.find(message.trial)
         longer = replace(progress.trial, epochs=message.epochs)
         order = self._order(longer)[progress.trial.epochs * self.schedule.partitions :] if self.fixed_order else ()
-        self.schedule.resume(message.trial, message.epochs, order)
+        self.schedule.resume(message.trial, message.epochs, order, self.search.onward(longer))
         self.touch(progress)
 
     @_apply.register

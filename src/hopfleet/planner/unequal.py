@@ -5,6 +5,9 @@ interrupted at any moment, the bound would be reached (uniform machines, preempt
 placed one by one. The next unit is that of the trial with the most work left, and it goes to the worker that would end
 it first, whether that worker is idle or still busy: so a long trial waits for a fast worker rather than start on a slow
 one. Two numbers bend the rule, and no pair of them is best everywhere (``STYLES``).
+
+Units may follow the last one of a trial, of the trial or of one that waits for it: those of the later rungs of its
+bracket. They count as work that the trial has left.
 """
 
 from __future__ import annotations
@@ -46,12 +49,15 @@ class Chains:
     #: Units that have not started, and when the next of them may start, by trial.
     units: list[int] = field(default_factory=list)
     ready: list[float] = field(default_factory=list)
+    #: The number of units that can only follow a trial's last one, one after another.
+    onward: list[int] = field(default_factory=list)
 
-    def add(self, seconds: list[float], units: int, ready: float) -> None:
+    def add(self, seconds: list[float], units: int, ready: float, onward: int = 0) -> None:
         """Add a trial."""
         self.seconds.append(seconds)
         self.units.append(units)
         self.ready.append(ready)
+        self.onward.append(onward)
 
 
 def lower_bound(work: Iterable[float], speeds: Iterable[float]) -> float:
@@ -92,7 +98,10 @@ def place(chains: Chains, style: Style, *, most: float = math.inf, idle: Collect
     free = [sorted(workers) for workers in chains.free]
     ends, left = chains.ready[:], chains.units[:]
     pace = [sum(row) / len(row) for row in seconds]
-    queue = [(style.age * ends[trial] - count * pace[trial], trial) for trial, count in enumerate(left) if count]
+    # Which trial's units will follow is not known yet, so the usual trial stands for it.
+    usual, least = _mean(pace), _mean([min(row) for row in seconds])
+    after = [count * usual for count in chains.onward]
+    queue = [(style.age * ends[n] - count * pace[n] - after[n], n) for n, count in enumerate(left) if count]
     heapq.heapify(queue)
     waiting = {trial for _, trial in queue if ends[trial] <= now}
     undecided = set(idle or ())
@@ -111,7 +120,7 @@ def place(chains: Chains, style: Style, *, most: float = math.inf, idle: Collect
             if costs < cost:
                 chosen, cost, begin = number, costs, start
         ends[trial] = done = begin + row[chosen]
-        end = max(end, done)
+        end = max(end, done + chains.onward[trial] * least)
         # Of several workers that are free by then, the one that was the last to become free idles the least.
         workers = free[chosen]
         worker = workers.pop(max(0, bisect_right(workers, (ready, math.inf)) - 1))[1]
@@ -127,5 +136,9 @@ def place(chains: Chains, style: Style, *, most: float = math.inf, idle: Collect
                 break
         left[trial] -= 1
         if left[trial]:
-            heapq.heappush(queue, (style.age * done - left[trial] * pace[trial], trial))
+            heapq.heappush(queue, (style.age * done - left[trial] * pace[trial] - after[trial], trial))
     return Placed(units, found, end)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))

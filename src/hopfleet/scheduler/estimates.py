@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from hopfleet.scheduler.speeds import Classes, Speeds, classes
+from hopfleet.scheduler.speeds import ALIKE, EQUAL, Classes, Speeds, classes
 
 Prior = Callable[[int, str, int], float]
 """Returns the expected seconds of (trial number, worker, partition) before any measurement."""
@@ -92,11 +92,14 @@ class Estimates:
 
     def classes(self, workers: Sequence[str], trials: Sequence[int]) -> Classes:
         """Divide workers into classes by speed; ``trials`` are the numbers of some trials."""
-        speeds = [math.exp(self.speeds.slowness(worker)) for worker in workers]
+        measured, expected = [math.exp(self.speeds.slowness(worker)) for worker in workers], [1.0] * len(workers)
         if workers and trials:
             rows = [self._priors(number, workers) for number in trials]
-            speeds = [median(row[n] / row[0] for row in rows) * speed for n, speed in enumerate(speeds)]
-        return classes(workers, speeds, self.speeds.noise)
+            expected = [median(row[n] / row[0] for row in rows) for n in range(len(workers))]
+        # Slight differences that were expected are no chance; those that were only measured may be.
+        known = workers and max(expected) > ALIKE * min(expected)
+        equal = math.log(ALIKE) if known else EQUAL + 2 * self.speeds.noise
+        return classes(workers, [one * other for one, other in zip(measured, expected, strict=True)], equal)
 
     def size(self, partition: int) -> float:
         """Return the number of rows of a partition divided by the mean."""

@@ -99,6 +99,8 @@ class Progress:
     lends: dict[str, int] = field(default_factory=dict)
     #: Trials of a higher level go first.
     level: int = 0
+    #: Epochs that follow its last one, its own or those of a trial that waits for it.
+    onward: int = 0
     #: The reasons of setbacks of each kind since the same last went well.
     setbacks: dict[Setback, list[str]] = field(default_factory=dict)
     #: Time and number of measured units, for estimates.

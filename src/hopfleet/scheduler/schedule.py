@@ -146,13 +146,15 @@ class Schedule(VersionRecords):
         order: Iterable[int] = (),
         visits: Iterable[int] = (),
         trained: Mapping[int, Mapping[str, RowSum]] | None = None,
+        onward: int = 0,
     ) -> Progress:
         """Add a trial.
 
         ``order`` fixes the partitions to visit. A warm clone has its parent's ``visits`` and the sums that the parent
-        ``trained`` in the current epoch.
+        ``trained`` in the current epoch. ``onward`` counts the epochs that follow the trial's last one.
         """
-        progress = self.trials[trial.id] = Progress(trial, self.partitions)
+        progress = self.trials[trial.id] = Progress(trial, self.partitions, onward=onward)
+        self.chained |= onward > 0
         if self.slots:
             self._expect(progress, next(iter(self.slots.values())))
         for partition in visits:
@@ -192,8 +194,8 @@ class Schedule(VersionRecords):
         seconds = self.estimates.beforehand(progress.trial.number, slot.worker)
         progress.expected = None if seconds is None else seconds * self.speed(slot.devices)
 
-    def resume(self, trial: str, epochs: int, order: Iterable[int] = ()) -> None:
-        """Let a trial train until ``epochs``; ``order`` continues its fixed order."""
+    def resume(self, trial: str, epochs: int, order: Iterable[int] = (), onward: int = 0) -> None:
+        """Let a trial train until ``epochs``; ``order`` continues its fixed order, and ``onward`` epochs follow."""
         if trial in self.parked:
             progress = self.trials[trial] = self.parked.pop(trial)
             progress.become(TrialState.RUNNING)
@@ -201,7 +203,7 @@ class Schedule(VersionRecords):
             progress = self.trials[trial]
             self._owe(progress, -1)
         progress.trial = replace(progress.trial, epochs=epochs)
-        progress.outcome = None
+        progress.onward, progress.outcome = onward, None
         progress.forced.extend(order)
         self._owe(progress, 1)
         self._refresh(progress)

@@ -18,14 +18,17 @@ RECENT = 5
 SUDDEN = 0.4
 """Difference of the logarithms of times from which two units in a row count alone."""
 
+ROUNDING = 1e-9
+"""Difference of the logarithms of times that may be due to rounding."""
+
 ERRORS = 32
 """Units that the noise is estimated from."""
 
 EQUAL = 0.1
-"""Logarithm of the ratio of unit times up to which all workers are taken for equally fast, beyond the noise."""
+"""Logarithm of the ratio of measured unit times up to which all workers count as equally fast, beyond the noise."""
 
 ALIKE = 1.02
-"""Ratio of unit times up to which two workers are of one class, unless all are."""
+"""Ratio of expected unit times up to which two workers are of one class."""
 
 SAMPLE = 3
 """Trials whose expected times are compared."""
@@ -46,6 +49,8 @@ class Speeds:
         self._workers: dict[str, _Units] = {}
         self._trials: dict[str, _Units] = {}
         self._slowness: dict[str, float] = {}
+        #: The cost of each trial, as far as it was asked for since something changed it.
+        self._costs: dict[str, float | None] = {}
         self._errors: deque[float] = deque(maxlen=ERRORS)
 
     def slowness(self, worker: str) -> float:
@@ -63,7 +68,9 @@ class Speeds:
 
     def cost(self, trial: str) -> float | None:
         """Return the logarithm of a trial's cost; None if it was neither measured nor expected."""
-        return self._cost_elsewhere(trial, None)
+        if trial not in self._costs:
+            self._costs[trial] = self._cost_elsewhere(trial, None)
+        return self._costs[trial]
 
     def measured(self, trial: str, worker: str, value: float) -> None:
         """Learn from a unit."""
@@ -72,6 +79,7 @@ class Speeds:
             self._errors.append(abs(value - cost - self.slowness(worker)))
         self._workers.setdefault(worker, deque(maxlen=RECENT)).append((trial, value))
         self._trials.setdefault(trial, deque(maxlen=RECENT)).append((worker, value))
+        self._costs.pop(trial, None)
         told = self._told(worker)
         if told:
             middle, last = median(told), told[-2:]
@@ -79,11 +87,14 @@ class Speeds:
                 middle = sum(last) / 2
             for other, _ in self._trials[trial]:
                 self._slowness.setdefault(other, 0.0)
-            self._slowness[worker] = middle
+            if abs(middle - self.slowness(worker)) > ROUNDING:
+                self._costs.clear()
+                self._slowness[worker] = middle
 
     def forget(self, trial: str) -> None:
         """Discard the units of an ended trial; what workers have shown is kept."""
         self._trials.pop(trial, None)
+        self._costs.pop(trial, None)
 
     def _told(self, worker: str) -> list[float]:
         """Return what the last units of a worker tell about its slowness."""
@@ -102,9 +113,12 @@ class Speeds:
         return median(units) if units else None
 
 
-def classes(workers: Sequence[str], slowness: Sequence[float], noise: float) -> Classes:
-    """Divide workers into classes; ``slowness`` is that of each worker, relative to one of them."""
-    if not workers or math.log(max(slowness) / min(slowness)) <= EQUAL + 2 * noise:
+def classes(workers: Sequence[str], slowness: Sequence[float], equal: float) -> Classes:
+    """Divide workers into classes; ``slowness`` is that of each worker, relative to one of them.
+
+    All are of one class if the logarithm of the largest ratio is at most ``equal``.
+    """
+    if not workers or math.log(max(slowness) / min(slowness)) <= equal:
         return (tuple(workers),)
     of = dict(zip(workers, slowness, strict=True))
     found: list[list[str]] = []

@@ -71,6 +71,10 @@ class ScheduleView:
         self.epochs_begun = 0
         #: Whether an unknown number of trials will be added as others end.
         self.more_to_come = False
+        #: Trials that the search may still suggest, at most.
+        self.suggestions_left = 0
+        #: Whether some trials wait for others at the end of their epochs.
+        self.chained = False
         #: Trials with a level above 0; some may have ended.
         self.urgent: set[str] = set()
         #: Workers that run nothing; see ``supposing``.

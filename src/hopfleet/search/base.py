@@ -233,6 +233,10 @@ class Search(ABC):
         """
         return ()
 
+    def onward(self, trial: Trial) -> int:
+        """Return how many epochs will follow a trial's last one, of the trial or of one that waits for it."""
+        return 0
+
     def over(self, elapsed: float) -> str:
         """Return why the experiment should end after ``elapsed`` seconds; empty if it should continue."""
         return ""
@@ -258,6 +262,11 @@ class Search(ABC):
     @abstractmethod
     def trials(self) -> int:
         """Return the largest possible number of trials; known after ``setup``."""
+
+    @property
+    def samples(self) -> int:
+        """Return the largest possible number of suggestions; clones are not among them."""
+        return self.trials
 
     def expected(self, points: int = 0) -> Expectation:
         """Return the expected work of the whole experiment, which starts with ``points`` configurations to try."""

@@ -157,6 +157,10 @@ class Bracketed(Sampled):
         # An exhausted sampler cannot fill the bracket.
         return () if bracket.open and self.sample(self._begun) is not None else bracket.decide()
 
+    def onward(self, trial: Trial) -> int:
+        # Some trial of the bracket will be trained until the last rung, once all of this rung have reported.
+        return max(0, self.max_epochs - trial.epochs) if trial.id in self._bracket_of else 0
+
     def planned(self, trials: int) -> Expectation:
         if trials >= UNLIMITED:
             return Expectation(None, "about")

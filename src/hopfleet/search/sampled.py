@@ -32,11 +32,6 @@ class Sampled(Search):
         self.sampler.setup(space, seed=seed, goal=goal)
         self._extend_sampler()
 
-    @property
-    def samples(self) -> int:
-        """Return the largest number of configurations taken from the sampler."""
-        return self.trials
-
     def _extend_sampler(self) -> None:
         """Extend a sampler with too few trials; a sampler that cannot be extended, like a grid, gets exhausted."""
         missing = self.samples - self.sampler.trials

@@ -239,6 +239,10 @@ class Stopping(Search):
         limits = [rule.trials for rule in self.rules if rule.trials is not None]
         return min([self.search.trials, *limits])
 
+    @property
+    def samples(self) -> int:
+        return min(self.search.samples, self.trials)
+
     def suggest(self, number: int) -> Suggestion | None:
         return None if self._full else self.search.suggest(number)
 
@@ -285,6 +289,9 @@ class Stopping(Search):
         for rule in self.rules:
             expected = rule.limited(expected)
         return expected
+
+    def onward(self, trial: Trial) -> int:
+        return self.search.onward(trial)
 
     def over(self, elapsed: float) -> str:
         reasons = (self.search.over(elapsed), *(rule.over(elapsed) for rule in self.rules))

@@ -1,8 +1,8 @@
 """The base of policies that dispatch by shop state: when to choose, when to wait, and when to use another policy.
 
 The difficulty of dispatching depends on which worker can read which partition. If all workers read all partitions, no
-trial ever waits for a particular worker, and longest-remaining is the right policy, unless some workers are faster
-(``unequal``). With replicas, the assignment of units to workers comes first (``balanced``). Only where every partition
+trial ever waits for a particular worker, and longest-remaining is the right policy, unless some workers are faster, or
+some trials wait for others at the end of a rung (``unequal``). With replicas, the assignment of units to workers comes first (``balanced``). Only where every partition
 has a single worker is the problem an open shop, and there the dispatch rules and plans of these policies choose.
 """
 
@@ -41,7 +41,7 @@ class Dispatcher(ABC):
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         found = self._find_layout(schedule)
-        if self._is_unequal(schedule):
+        if self._plans_chains(schedule):
             return self._unequal(schedule, rng)
         if found is Layout.EVERYWHERE and (untried := _untried(schedule)) is not None:
             progress, slot = untried
@@ -54,9 +54,11 @@ class Dispatcher(ABC):
             return self._replicated(schedule, rng) if self._can_balance else longest_remaining(schedule, rng)
         return self._in_shop(schedule, rng)
 
-    def _is_unequal(self, schedule: Schedule) -> bool:
-        """Whether all workers read all partitions, and some workers are faster than others."""
-        return self._find_layout(schedule) is Layout.EVERYWHERE and len(schedule.classes) > 1
+    def _plans_chains(self, schedule: Schedule) -> bool:
+        """Whether all workers read all partitions, and some are faster than others, or some trials wait for others."""
+        if self._find_layout(schedule) is not Layout.EVERYWHERE:
+            return False
+        return len(schedule.classes) > 1 or (schedule.chained and not schedule.sticky)
 
     def _find_layout(self, schedule: Schedule) -> Layout:
         if schedule.layouts != self._layouts:

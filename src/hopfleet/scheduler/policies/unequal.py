@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from hopfleet.planner.unequal import STYLES, Chains, Placed, Style, best, place
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining, next_unit
@@ -68,7 +68,9 @@ class Unequal:
         """Return which trials should start on which idle workers."""
         shop = _Shop(schedule)
         units = sum(shop.chains.units)
-        loose = schedule.estimates.speeds.noise > LOOSE
+        # A plan does not say which trials start together to share batches.
+        shared = any(slot.flotilla for slot in schedule.slots.values())
+        loose = shared or schedule.estimates.speeds.noise > LOOSE
         now = self._placed_anew(schedule, shop, units) if loose else self._planned(schedule, shop, units)
         return _at_home(schedule, [(schedule.trials[trial], worker) for trial, worker in now])
 
@@ -114,14 +116,19 @@ class _Shop:
     def __init__(self, schedule: Schedule) -> None:
         self.workers, self.trials = list(schedule.slots), list(schedule.trials)
         number = {worker: index for index, worker in enumerate(self.workers)}
-        now, idle = schedule.now, schedule.idle
-        free = {worker: now if worker in idle else _end(schedule, worker) for worker in self.workers}
-        self.chains = Chains(now, [[(free[worker], number[worker]) for worker in each] for each in schedule.classes])
-        live = schedule.trials.values()
+        now, idle, live = schedule.now, schedule.idle, schedule.trials.values()
         seconds = schedule.estimates.table(
             [(progress.trial.id, progress.trial.number) for progress in live],
             [members[0] for members in schedule.classes],
         )
+        kind = {worker: number for number, members in enumerate(schedule.classes) for worker in members}
+        rows = dict(zip(self.trials, seconds, strict=True))
+        # A worker that is about to leave is of no class.
+        free = {
+            worker: now if worker in idle else _end(schedule, worker, rows, kind.get(worker, 0))
+            for worker in self.workers
+        }
+        self.chains = Chains(now, [[(free[worker], number[worker]) for worker in each] for each in schedule.classes])
         for progress, row in zip(live, seconds, strict=True):
             name, ready = progress.trial.id, now
             units = max(progress.units_left, int(name in schedule.ready))
@@ -129,7 +136,7 @@ class _Shop:
                 units -= sum(unit.trial == name for unit in schedule.slots[progress.trains_on].told)
             if name not in schedule.ready:
                 ready = max((free[worker] for worker in _workers(progress)), default=now + TICK)
-            self.chains.add(row, units, ready)
+            self.chains.add(row, units, ready, progress.onward * schedule.partitions)
 
     @property
     def units(self) -> dict[str, int]:
@@ -203,14 +210,11 @@ def _moment(schedule: Schedule, trials: Collection[str] = (), workers: Collectio
     return schedule.ends, schedule.classes, schedule.ready.keys() - trials, schedule.idle.keys() - workers
 
 
-def _end(schedule: Schedule, worker: str) -> float:
+def _end(schedule: Schedule, worker: str, seconds: Mapping[str, list[float]], kind: int) -> float:
     """Return when a worker will be done with its units: after this moment, even if it is late."""
-    slot, training = schedule.slots[worker], [unit for unit in schedule.slots[worker].told if unit.trains]
-    numbers = [(unit.trial, schedule.trials[unit.trial].trial.number) for unit in training]
-    rows = schedule.estimates.table(numbers, [worker])
-    sizes = [schedule.estimates.size(unit.partition) for unit in training]
-    seconds = (size * row[0] for size, row in zip(sizes, rows, strict=True))
-    return max(schedule.now + TICK, slot.started + sum(seconds))
+    slot, size = schedule.slots[worker], schedule.estimates.size
+    took = sum(size(unit.partition) * seconds[unit.trial][kind] for unit in slot.told if unit.trains)
+    return max(schedule.now + TICK, slot.started + took)
 
 
 def _workers(progress: Progress) -> list[str]:
