@@ -2,8 +2,9 @@
 
 The difficulty of dispatching depends on which worker can read which partition. If all workers read all partitions, no
 trial ever waits for a particular worker, and longest-remaining is the right policy, unless some workers are faster, or
-some trials wait for others at the end of a rung (``unequal``). With replicas, the assignment of units to workers comes first (``balanced``). Only where every partition
-has a single worker is the problem an open shop, and there the dispatch rules and plans of these policies choose.
+some trials wait for others at the end of a rung (``unequal``). With replicas, the assignment of units to workers comes
+first (``balanced``). Only where every partition has a single worker is the problem an open shop, and there the dispatch
+rules and plans of these policies choose.
 """
 
 from __future__ import annotations
