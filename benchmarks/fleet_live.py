@@ -100,7 +100,7 @@ def _seconds(
     data: Dataset,
     folder: Path,
     policy: str,
-    fuse: str,
+    fuse: Any,
     epochs: int,
     *,
     layers: Sequence[int] = LAYERS,

@@ -54,14 +54,14 @@ def _row(case: str, rows: int, epochs: int, alone: float, stacked: float) -> Row
     )
 
 
-def _apart(case: str, fuse: str, rows: int, epochs: int) -> float:
+def _apart(case: str, fuse: Any, rows: int, epochs: int) -> float:
     command = [sys.executable, "-m", "benchmarks.stacks", case, fuse, str(rows), str(epochs)]
     seconds, loss = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     print(f"{case}, fuse={fuse!r}: {seconds:.2f} s, loss {loss:.4f}", file=sys.stderr, flush=True)
     return float(seconds)
 
 
-def run(case: str, fuse: str, rows: int, epochs: int) -> None:
+def run(case: str, fuse: Any, rows: int, epochs: int) -> None:
     """Print the seconds of an experiment and the loss of its best trial."""
     import jax
     import optax

@@ -58,7 +58,7 @@ def measure(quick: bool) -> list[Row]:
     return rows
 
 
-def curves(network: str, trials: int, epochs: int, *, fuse: str, seed: int) -> Any:
+def curves(network: str, trials: int, epochs: int, *, fuse: Any, seed: int) -> Any:
     """Return the validation loss of each trial, epoch by epoch."""
     train, valid = demo.data()
     rates = np.geomspace(0.001, 0.02, trials).tolist()

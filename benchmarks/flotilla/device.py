@@ -173,7 +173,7 @@ class Figure(NamedTuple):
         return self.samples / self.training
 
 
-def ours(name: str, mode: str, trials: int, folder: Path) -> Figure:
+def ours(name: str, mode: Any, trials: int, folder: Path) -> Figure:
     task, rows, batch_size, *numbers = WORKLOADS[name]
     steady = mode == "off"
     epochs = numbers[{"off": 1, "compiled": 2}.get(mode, 0)]

@@ -203,7 +203,7 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def experiment(shape: str, rows: int, tokens: int, steps: int, mode: str, device: str) -> dict[str, float]:
+def experiment(shape: str, rows: int, tokens: int, steps: int, mode: Any, device: str) -> dict[str, float]:
     """Train all configurations in one mode; return the figures."""
     home = Path(tempfile.mkdtemp())
     os.environ["HOPFLEET_HOME"] = str(home)

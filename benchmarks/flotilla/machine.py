@@ -170,7 +170,7 @@ def with_ray(workload: Any, folder: Path, reuse: bool) -> list[float]:
     return [result.metrics["accuracy"] for result in tuner.fit()]
 
 
-def with_hopfleet(workload: Any, folder: Path, fuse: str) -> list[float]:
+def with_hopfleet(workload: Any, folder: Path, fuse: Any) -> list[float]:
     import hopfleet as hop
     from benchmarks.flotilla.workloads import accuracy, loss
 

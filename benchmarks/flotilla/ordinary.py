@@ -159,7 +159,7 @@ class Figures(NamedTuple):
     start: float
 
 
-def figures(name: str, mode: str, trials: int, most: int, folder: Path) -> Figures:
+def figures(name: str, mode: Any, trials: int, most: int, folder: Path) -> Figures:
     """Train in one mode, for a number of epochs at most; return samples per second, and seconds."""
     work = WORKLOADS[name]
     alone = mode == "off"

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hopfleet as hop
+from hopfleet.domain.choices import Auto
 from hopfleet.errors import MissingExtra
 
 VALID_ROWS = 360
@@ -117,7 +118,7 @@ def data() -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def experiment(*, name: str, folder: str | os.PathLike[str] | None, workers: int | str) -> hop.Experiment:
+def experiment(*, name: str, folder: str | os.PathLike[str] | None, workers: int | Auto) -> hop.Experiment:
     """Return the experiment: all 16 combinations of network, learning rate and batch size."""
     train, valid = data()
     return hop.Experiment(

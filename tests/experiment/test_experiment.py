@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import sys
 import threading
@@ -16,7 +17,6 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, SpaceError, TaskError, UsageError
-from hopfleet.experiment.options import MOVED
 from hopfleet.runtime import loop
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
@@ -69,41 +69,39 @@ def test_options_have_a_type_of_their_own() -> None:
         experiment(polcy="random")
 
 
-OLD_KEYWORDS = {
-    "folder": ("run_options", "folder", "/tmp/elsewhere"),
-    "policy": ("run_options", "policy", "random"),
-    "order": ("run_options", "order", "fixed"),
-    "unit_timeout": ("run_options", "unit_timeout", 60.0),
-    "device": ("worker_options", "device", "cpu"),
-    "threads": ("worker_options", "threads", 2),
-    "fuse": ("worker_options", "fuse", "off"),
-    "drop_last": ("worker_options", "drop_last", True),
-    "transform_workers": ("worker_options", "transform_workers", 3),
-    "feeders": ("worker_options", "transform_workers", 3),
-}
+KEYWORDS_OF_0_1 = ("folder", "policy", "order", "unit_timeout", "device", "threads", "fuse", "drop_last")
 
 
-@pytest.mark.parametrize("keyword", OLD_KEYWORDS)
-def test_an_old_keyword_still_works_and_names_the_new_one(keyword: str) -> None:
-    argument, field, value = OLD_KEYWORDS[keyword]
-    group = {"run_options": hop.RunOptions, "worker_options": hop.WorkerOptions}[argument]
-    new = rf"Experiment\({argument}=hop\.{group.__name__}\({field}=\.\.\.\)\)"
-    with pytest.warns(FutureWarning, match=rf"Experiment\({keyword}=\.\.\.\) is deprecated.*; use {new}") as warned:
-        old = experiment(**{keyword: value})
-    assert [Path(warning.filename) for warning in warned] == [Path(experiment.__code__.co_filename)]
-    assert (
-        getattr(old.definition, argument)
-        == group(**{field: value})
-        == getattr(experiment(**{argument: group(**{field: value})}).definition, argument)
+@pytest.mark.parametrize("keyword", KEYWORDS_OF_0_1)
+def test_an_old_keyword_is_refused_and_its_place_is_named(keyword: str) -> None:
+    argument = "run_options" if hasattr(hop.RunOptions(), keyword) else "worker_options"
+    group = {"run_options": "RunOptions", "worker_options": "WorkerOptions"}[argument]
+    with pytest.raises(TypeError) as caught:
+        experiment(**{keyword: None})
+    assert str(caught.value) == (
+        f"Experiment() got an unexpected keyword argument {keyword!r}; pass {argument}=hop.{group}({keyword}=...)"
     )
-    with pytest.raises(UsageError, match=rf"{keyword}=.*: {field} is given twice; keep {argument}=hop\."):
-        experiment(**{keyword: value, argument: group(**{field: value})})
 
 
-def test_every_old_keyword_is_tested() -> None:
-    assert OLD_KEYWORDS.keys() == MOVED.keys()
-    with pytest.raises(UsageError, match="transform_workers is given twice"), pytest.warns(FutureWarning):
-        experiment(feeders=1, transform_workers=1)
+def test_options_that_never_were_keywords_are_answered_alike() -> None:
+    with pytest.raises(TypeError, match=r"; pass worker_options=hop\.WorkerOptions\(transform_workers=\.\.\.\)$"):
+        experiment(feeders=1)
+    with pytest.raises(TypeError, match=r"; pass run_options=hop\.RunOptions\(fail_fast=\.\.\.\)$"):
+        experiment(fail_fast=False)
+
+
+def test_points_are_initial_configs() -> None:
+    with pytest.warns(FutureWarning, match=r"use Experiment\(initial_configs=\.\.\.\)") as told:
+        old = experiment(points=[{"lr": 0.01}])
+    assert [Path(warning.filename) for warning in told] == [Path(experiment.__code__.co_filename)]
+    assert old.definition.points == experiment(initial_configs=[{"lr": 0.01}]).definition.points
+    with pytest.raises(UsageError, match=r"points=\[\]: is the old name of initial_configs, .* remove points="):
+        experiment(points=[], initial_configs=[])
+
+
+def test_the_signature_has_no_catch_all() -> None:
+    parameters = inspect.signature(hop.Experiment).parameters.values()
+    assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def test_use_changes_options() -> None:

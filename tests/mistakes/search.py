@@ -114,7 +114,7 @@ MISTAKES = [
     ),
     Mistake(
         "constraints that exclude everything",
-        lambda: experiment(space=LR, constraints=[lambda config: False], points=[{}]),
+        lambda: experiment(space=LR, constraints=[lambda config: False], initial_configs=[{}]),
         SpaceError,
         ("no ", "1000 draws", "make the constraints looser"),
     ),

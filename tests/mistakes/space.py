@@ -122,21 +122,21 @@ MISTAKES = [
     ),
     Mistake(
         "a point with an unknown name",
-        lambda: experiment(space={"width": hop.randint(1, 9)}, points=[{"widht": 3}]),
+        lambda: experiment(space={"width": hop.randint(1, 9)}, initial_configs=[{"widht": 3}]),
         SpaceError,
         ("no widht", "did you mean 'width'?"),
     ),
     Mistake(
         "a point outside of the space",
-        lambda: experiment(space={"lr": hop.uniform(0, 1)}, points=[{"lr": 5}]),
+        lambda: experiment(space={"lr": hop.uniform(0, 1)}, initial_configs=[{"lr": 5}]),
         SpaceError,
         ("lr=5", "is not in uniform(0, 1)"),
     ),
     Mistake(
         "a point without a list",
-        lambda: experiment(space={"lr": hop.uniform(0, 1)}, points={"lr": 0.5}),
+        lambda: experiment(space={"lr": hop.uniform(0, 1)}, initial_configs={"lr": 0.5}),
         UsageError,
-        ("points={'lr': 0.5}", "must be a list"),
+        ("initial_configs={'lr': 0.5}", "must be a list"),
     ),
     Mistake(
         "a key that no method reads",

@@ -59,7 +59,7 @@ class Interruption(hop.Callback):
 
 def experiment(name: str, **more: Any) -> hop.Experiment:
     search = more.pop("search", hop.Random(trials=10, max_epochs=1, concurrency=2))
-    return curve_experiment(name, space=asked, search=search, points=[{"blocks": 3}], partitions=1, **more)
+    return curve_experiment(name, space=asked, search=search, initial_configs=[{"blocks": 3}], partitions=1, **more)
 
 
 def shown(name: str) -> dict[str, Any]:

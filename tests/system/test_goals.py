@@ -96,7 +96,7 @@ def test_rules() -> None:
 
 def test_points_come_first() -> None:
     points = [{"lr": 0.01, "width": 8}, {"width": 2}]
-    results = experiment(search=hop.Random(trials=2, max_epochs=1), points=points).fit(quiet=True)
+    results = experiment(search=hop.Random(trials=2, max_epochs=1), initial_configs=points).fit(quiet=True)
     assert len(results.trials) == 4
     assert results.trials[0].config == points[0]
     assert results.trials[1].config["width"] == 2
@@ -174,12 +174,12 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
         ({"constraints": ["params ~ 3"]}, UsageError, "e.g. 'params <= 100000'"),
         ({"constraints": [3]}, UsageError, "constraint 3: must be a function of the configuration, or text"),
         ({"constraints": {"a": 1}}, UsageError, "constraints={'a': 1}: must be a list"),
-        ({"points": {"lr": 1}}, UsageError, "points={'lr': 1}: must be a list"),
-        ({"points": [3]}, UsageError, r"points=\[3\]: each must be a dict"),
-        ({"points": [{"rate": 1}]}, SpaceError, "the space has no rate; it has lr, width"),
-        ({"points": [{"lr": 5}]}, SpaceError, "point lr=5: is not in loguniform"),
+        ({"initial_configs": {"lr": 1}}, UsageError, "initial_configs={'lr': 1}: must be a list"),
+        ({"initial_configs": [3]}, UsageError, r"initial_configs=\[3\]: each must be a dict"),
+        ({"initial_configs": [{"rate": 1}]}, SpaceError, "the space has no rate; it has lr, width"),
+        ({"initial_configs": [{"lr": 5}]}, SpaceError, "point lr=5: is not in loguniform"),
         (
-            {"points": [{"width": 2}], "constraints": [lambda config: config["width"] > 2]},
+            {"initial_configs": [{"width": 2}], "constraints": [lambda config: config["width"] > 2]},
             SpaceError,
             "no completion of the point {'width': 2} satisfied",
         ),

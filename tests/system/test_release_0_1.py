@@ -30,9 +30,6 @@ from release_task import experiment, rows  # noqa: E402
 
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
 
-# Scripts of release 0.1 use its keywords, which are deprecated and still work.
-pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and goes away:FutureWarning")
-
 SAME_TORCH = torch.__version__.partition("+")[0] == EXPECTED["made_with"]["torch"].partition("+")[0]
 
 Cli = Callable[..., str]

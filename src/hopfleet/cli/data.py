@@ -96,7 +96,12 @@ def prepare(
 
     if recipe is not None and tabular:
         raise UsageError("--recipe and --tabular: give one of them")
-    count = int(workers) if workers.isdecimal() else workers
+    unchecked: Any = {
+        "workers": int(workers) if workers.isdecimal() else workers,
+        "backend": backend,
+        "split": None if split is None else _fractions(split),
+        "on_error": on_error,
+    }
     raw = bool(delimiter or types)
     with json_alone(json):
         made = prepared(
@@ -105,13 +110,10 @@ def prepare(
             Tabular() if tabular else None if recipe is None else load_object(recipe),
             partitions=partitions,
             seed=seed,
-            workers=count,
-            backend=backend,
-            split=None if split is None else _fractions(split),
-            on_error=on_error,
             error_limit=error_limit,
             overwrite=overwrite,
             quiet=quiet or json,
+            **unchecked,
         )
     several = made if isinstance(made, dict) else {"": made}
     if json:

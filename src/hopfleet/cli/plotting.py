@@ -57,14 +57,14 @@ def plot(
 
     if chart and kind:
         raise UsageError(f"plot {name} {chart} --kind {kind}: give one kind of chart")
-    kind = chart or kind or "curves"
+    which: Any = chart or kind or "curves"
     results = Results(find_run(name))
-    options = {**_metrics(kind, metric or []), **({} if epoch is None else {"epoch": epoch})}
+    options = {**_metrics(which, metric or []), **({} if epoch is None else {"epoch": epoch})}
     if json:
-        print_json(results.plot_data(kind, **options))
+        print_json(results.plot_data(which, **options))
         return
-    results.plot(kind, output, **options)
-    facts([(kind, output or results.folder.plots / f"{kind}.png")])
+    results.plot(which, output, **options)
+    facts([(which, output or results.folder.plots / f"{which}.png")])
 
 
 def _metrics(kind: str, given: list[str]) -> dict[str, Any]:

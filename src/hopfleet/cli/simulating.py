@@ -72,12 +72,12 @@ def simulate(
     size = (trials, partitions) if work is None else (len(work.times), len(work.replicas))
     if policy == "exact" and (warning := too_large(*size)):
         echo(f"warning: {warning}", err=True)
+    unchecked: Any = {"costs": costs, "order": order}
     runs = [
         simulated(
             work,
             trials=trials,
             partitions=partitions,
-            costs=costs,
             sigma=sigma,
             replicas=replicas,
             epochs=epochs,
@@ -85,9 +85,9 @@ def simulate(
             failures=failures,
             fetch=fetch,
             policy=policy,
-            order=order,
             deterministic=deterministic,
             seed=number,
+            **unchecked,
         )
         for number in range(seed, seed + seeds)
     ]

@@ -305,7 +305,7 @@ def _origin(file: Path, variable: str, overrides: Mapping[str, Any]) -> dict[str
     return {"how": "run", "file": str(file), "variable": variable, "cwd": str(Path.cwd()), "overrides": given}
 
 
-def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) -> Experiment:
+def _demo_experiment(name: str, folder: Path | None, workers: Any) -> Experiment:
     if any(importlib.util.find_spec(package) is None for package in ("torch", "sklearn", "matplotlib")):
         raise MissingExtra("PyTorch, scikit-learn and matplotlib", "demo")
     from hopfleet import demo
@@ -316,7 +316,7 @@ def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) 
     return experiment
 
 
-def _workers(text: str | None) -> int | str | None:
+def _workers(text: str | None) -> Any:
     """Return a count, or the text unchanged: the experiment checks which words are valid."""
     return int(text) if text is not None and text.lstrip("-").isdecimal() else text
 

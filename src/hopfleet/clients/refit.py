@@ -8,6 +8,7 @@ from typing import Any
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset
 from hopfleet.domain import batching
+from hopfleet.domain.choices import Auto
 from hopfleet.domain.objectives import EPOCH
 from hopfleet.domain.placement import AUTO, SINGLE, strategy_of
 from hopfleet.errors import UsageError
@@ -31,7 +32,7 @@ def refit(
     epochs: int | str,
     name: str | None,
     task: Task,
-    workers: int | str,
+    workers: int | Auto,
     backend: Backend | str,
     overwrite: bool,
     quiet: bool,

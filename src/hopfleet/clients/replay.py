@@ -19,6 +19,7 @@ from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
 from hopfleet.clients.replay_training import Course, recorded_courses, train_again
 from hopfleet.data import Dataset, Live, open_dataset
+from hopfleet.domain.choices import Auto, BackendName
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
@@ -82,8 +83,8 @@ def replay(
     *,
     task: Task | None = None,
     trials: Sequence[str] = (),
-    workers: int | str = "auto",
-    backend: Backend | str = "local",
+    workers: int | Auto = "auto",
+    backend: Backend | BackendName | str = "local",
     train: Any = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Replay:

@@ -11,13 +11,14 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.bounds import MOST_WORKERS, ROWS, integer
+from hopfleet.domain.choices import AllFailed, Auto, Fuse, Mode, Order
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.placement import AUTO, SINGLE, STRATEGY, Strategies, TeamShape
 from hopfleet.domain.trial import Config
@@ -201,7 +202,7 @@ def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
     if len(modes) != len(names):
         raise UsageError(f"mode={mode!r}: must have one mode for each of the {len(names)} metrics")
     for one in modes:
-        if one not in ("min", "max"):
+        if one not in get_args(Mode):
             raise UsageError(f"mode={one!r}: must be 'min' or 'max'")
     return modes
 
@@ -220,7 +221,7 @@ def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Constraint,
     return limits, tuple(one for one in listed if not isinstance(one, str))
 
 
-def points(given: Any, space: spaces.Space, goal: Goal, *, seed: int) -> list[Config]:
+def initial_configs(given: Any, space: spaces.Space, goal: Goal, *, seed: int) -> list[Config]:
     """Return the configurations to try first; missing values are drawn at random."""
 
     def completed(number: int, point: Mapping[str, Any]) -> Config:
@@ -230,7 +231,7 @@ def points(given: Any, space: spaces.Space, goal: Goal, *, seed: int) -> list[Co
 
         return allowed(goal, attempt, f"completion of the point {dict(point)}")
 
-    return [completed(number, point) for number, point in enumerate(_listed("points", given, Mapping))]
+    return [completed(number, point) for number, point in enumerate(_listed("initial_configs", given, Mapping))]
 
 
 def warm_start(given: Any) -> list[Any]:
@@ -246,7 +247,7 @@ def warm_start(given: Any) -> list[Any]:
 # ----------------------------------------------------------------------------------------------------- run and workers
 
 
-def workers(given: Any) -> int | str:
+def workers(given: Any) -> int | Auto:
     if given == "auto":
         return "auto"
     return integer("workers", given, 1, MOST_WORKERS, ", or 'auto'")
@@ -356,8 +357,8 @@ def batch_size(given: Any) -> int:
     return integer("batch_size", given, 1, ROWS)
 
 
-def order(given: str) -> str:
-    if given not in ("open", "fixed"):
+def order(given: Order) -> Order:
+    if given not in get_args(Order):
         raise UsageError(f"order={given!r}: must be 'open' (the policy chooses) or 'fixed' (by the seed alone)")
     return given
 
@@ -374,8 +375,8 @@ def fail_fast(given: Any) -> bool:
     return given
 
 
-def all_failed(given: str) -> str:
-    if given not in ("raise", "return"):
+def all_failed(given: AllFailed) -> AllFailed:
+    if given not in get_args(AllFailed):
         raise UsageError(f"all_failed={given!r}: must be 'raise' (AllTrialsFailed) or 'return' (the results)")
     return given
 
@@ -407,7 +408,7 @@ def start_timeout(given: Any) -> float:
     return float(given)
 
 
-def fuse(given: str, task: Task | None = None) -> str:
+def fuse(given: Fuse, task: Task | None = None) -> Fuse:
     if given not in FUSES:
         raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")
     if task is not None and given == "fast" and (blocker := task.framework.fusion_blocker):
@@ -415,7 +416,7 @@ def fuse(given: str, task: Task | None = None) -> str:
     return given
 
 
-def fused(given: str, valid: Any) -> str:
+def fused(given: Fuse, valid: Any) -> Fuse:
     """Return how trials train together: those with folds do not, since the models of each already do."""
     if not isinstance(valid, KFold):
         return given

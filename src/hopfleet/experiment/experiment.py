@@ -8,10 +8,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hopfleet.backends.base import Backend
 from hopfleet.domain import space as spaces
+from hopfleet.domain.choices import (
+    Auto,
+    BackendName,
+    Fuse,
+    Mode,
+    ParallelismName,
+    PolicyName,
+    RuleName,
+    SearchName,
+    TrackerName,
+)
 from hopfleet.domain.signatures import checked, explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError
@@ -22,7 +33,7 @@ from hopfleet.experiment.definition_record import script_origin
 from hopfleet.experiment.failures import ended_early, raise_if_all_failed
 from hopfleet.experiment.forecasting import make_preview
 from hopfleet.experiment.interrupts import interruptible
-from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
+from hopfleet.experiment.options import RunOptions, WorkerOptions, groups, guided
 from hopfleet.experiment.preparation import lock, prepare, take_back, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.running import Ending, run
@@ -36,6 +47,7 @@ from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
 from hopfleet.search.base import UNLIMITED, Constraint, Search, at_least_one
+from hopfleet.search.stopping import StoppingRule
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import find_store
 from hopfleet.support.attributes import Signposted
@@ -54,15 +66,18 @@ Its value is ``ANY``, or the run folder of the experiment that the command looks
 
 ANY = "any"
 
+Source = str | os.PathLike[str] | Results
+"""An earlier experiment: its name, its run folder or its results."""
 
+
+@guided
 @explained
 class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 
     ``train`` and ``valid`` are data sets, their folders or URLs, or sources that ``hop.partition`` puts into the run
     folder; ``"kfold(5)"`` validates by folds. Without ``valid`` the metric is ``train_loss``. ``parallelism`` names the
-    strategy and the devices of each worker: ``"ddp:2"``; ``"auto"`` finds them by trial runs. ``experiment.options``
-    lists replacements of ``old`` keywords.
+    strategy and the devices of each worker: ``"ddp:2"``; ``"auto"`` finds them by trial runs.
     """
 
     ELSEWHERE: ClassVar = {
@@ -77,26 +92,25 @@ class Experiment(Signposted):
         train: Any,
         valid: Any = None,
         space: spaces.Space,
-        search: Search | str = "random",
+        search: Search | SearchName | str = "random",
         metric: str | Sequence[str] | None = None,
-        mode: str | Sequence[str] | None = None,
+        mode: Mode | Sequence[Mode] | None = None,
         constraints: Sequence[str | Constraint] = (),
-        points: Sequence[Mapping[str, Any]] = (),
-        warm_start: Any = (),
-        stop: Any = (),
-        callbacks: Sequence[Callback | str] = (),
+        initial_configs: Sequence[Mapping[str, Any]] = (),
+        warm_start: Source | Sequence[Source] = (),
+        stop: StoppingRule | RuleName | str | Sequence[StoppingRule | RuleName | str] = (),
+        callbacks: Sequence[Callback | TrackerName | str] = (),
         seed: int = 0,
         name: str | None = None,
-        workers: int | str = "auto",
-        backend: Backend | str = "local",
-        parallelism: str | Sequence[str] | Mapping[str, Mapping[Any, str]] = "single",
+        workers: int | Auto = "auto",
+        backend: Backend | type[Backend] | BackendName | str = "local",
+        parallelism: ParallelismName | str | Sequence[str] | Mapping[str, Mapping[Any, str]] = "single",
         batch_size: int = 32,
         partitions: int | None = None,
         run_options: RunOptions | None = None,
         worker_options: WorkerOptions | None = None,
-        **old: Any,
     ) -> None:
-        run, worker = merged(run_options, worker_options, old)
+        run, worker = groups(run_options, worker_options)
         task, seed = arguments.task(task), arguments.seed(seed)
         search = arguments.search(search, stop)
         goal = arguments.goal(metric, mode, constraints, has_valid=valid is not None)
@@ -121,7 +135,7 @@ class Experiment(Signposted):
             space=space,
             search=search,
             goal=goal,
-            points=arguments.points(points, space, goal, seed=seed),
+            points=arguments.initial_configs(initial_configs, space, goal, seed=seed),
             warm_start=arguments.warm_start(warm_start),
             seed=seed,
             workers=arguments.workers(workers),
@@ -182,13 +196,13 @@ class Experiment(Signposted):
     def use(
         self,
         *,
-        workers: int | str | None = None,
-        backend: Backend | str | None = None,
-        policy: str | None = None,
-        unit_timeout: float | str | None = None,
-        fuse: str | None = None,
-        parallelism: str | None = None,
-        transform_workers: int | None = None,
+        workers: int | Auto | None = None,
+        backend: Backend | type[Backend] | BackendName | str | None = None,
+        policy: PolicyName | str | None = None,
+        unit_timeout: float | Literal["auto", "none"] | None = None,
+        fuse: Fuse | None = None,
+        parallelism: ParallelismName | str | None = None,
+        transform_workers: int | Auto | None = None,
     ) -> None:
         """Change where and how the experiment runs. No trial's outcome depends on the workers or the backend.
 

@@ -1,16 +1,19 @@
 """Options of an experiment that most users leave at their defaults, in two frozen groups.
 
-``Experiment`` took these options as keywords of its own before; ``merged`` still accepts the old keywords.
+``Experiment`` took these options as keywords of its own before: ``guided`` says where they are now.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+from hopfleet.domain.choices import AllFailed, Auto, Device, Fuse, Order, PolicyName, StoreName
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import UsageError
 from hopfleet.experiment import arguments
@@ -29,22 +32,22 @@ class RunOptions:
     #: The run folder. None stands for a folder with the experiment's name in ``HOPFLEET_HOME``.
     folder: str | os.PathLike[str] | None = None
     #: Name of the store that keeps the journal and, except on a cluster, the models.
-    store: str = LOCAL
+    store: StoreName | str = LOCAL
     #: Name of the policy that chooses the next unit of an idle worker.
-    policy: str = DEFAULT
+    policy: PolicyName | str = DEFAULT
     #: ``"open"`` lets the policy choose the partitions a trial visits next; ``"fixed"`` derives them from the seed.
-    order: str = "open"
+    order: Order = "open"
     #: Whether the same seed gives the same experiment, whatever the speed of the workers: see docs/concepts.md.
     deterministic: bool = False
     #: Seconds after which a unit counts as hung; ``"auto"`` judges by estimates, None waits without limit.
-    unit_timeout: float | str | None = "auto"
+    unit_timeout: float | Literal["auto", "none"] | None = "auto"
     #: Maximum seconds after which the model of an epoch is on the disk. Where epochs are shorter than that and saving
     #: would take more than 3% of the time, models of some epochs are skipped; 0 saves every epoch.
     checkpoint_every: float = 30.0
     #: Whether to end a run whose first three failures are alike and come before any trial has finished a unit.
     fail_fast: bool = True
     #: What ``fit`` does when every trial has failed: ``"raise"`` AllTrialsFailed, or ``"return"`` the results.
-    all_failed: str = "raise"
+    all_failed: AllFailed = "raise"
 
     def __post_init__(self) -> None:
         if self.folder is not None and not isinstance(self.folder, str | os.PathLike):
@@ -71,15 +74,15 @@ class WorkerOptions:
     """How each worker trains."""
 
     #: ``"cuda"``, ``"mps"`` or ``"cpu"``; ``"auto"`` takes the best device that the machine has.
-    device: str = "auto"
+    device: Device | str = "auto"
     #: CPU threads of each worker.
     threads: int = 1
     #: How trials train together: ``"exact"`` keeps the bits of each, ``"fast"`` rounds differently, ``"off"`` does not.
-    fuse: str = "exact"
+    fuse: Fuse = "exact"
     #: Whether to leave out the last batch of each unit if it is short.
     drop_last: bool = False
     #: Processes that transform batches for one worker; ``"auto"`` takes the cores that no worker needs.
-    transform_workers: int | str = "auto"
+    transform_workers: int | Auto = "auto"
     #: Seconds without progress after which a worker that starts counts as failed.
     start_timeout: float = 120.0
 
@@ -94,18 +97,17 @@ class WorkerOptions:
         arguments.start_timeout(self.start_timeout)
 
 
-NEW = ("store", "deterministic", "checkpoint_every", "fail_fast", "all_failed", "start_timeout")
-"""Options that never were keywords of ``Experiment``."""
+_RUN, _WORKER = "run_options=hop.RunOptions({}=...)", "worker_options=hop.WorkerOptions({}=...)"
 
-_RUN, _WORKER = "run_options", "worker_options"
-
-MOVED = {
-    **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions) if field.name not in NEW},
-    **{field.name: (_WORKER, field.name) for field in dataclasses.fields(WorkerOptions) if field.name not in NEW},
-    "feeders": (_WORKER, "transform_workers"),  # prose: allow, the old name
+PLACES = {
+    **{field.name: _RUN.format(field.name) for field in dataclasses.fields(RunOptions)},
+    **{field.name: _WORKER.format(field.name) for field in dataclasses.fields(WorkerOptions)},
+    "feeders": _WORKER.format("transform_workers"),  # prose: allow, the old name
 }
-"""Keywords that ``Experiment`` took before: for each, the options argument and the field that replace it."""
+"""Where options are that release 0.1, or a guess, has as keywords of ``Experiment``."""
 
+RENAMED = {"points": "initial_configs"}
+"""Keywords of ``Experiment`` that still work, with a warning, and their new names."""
 
 _COUNTED = "give it to the search, as in search=hop.Random(trials=16, max_epochs=10)"
 _VALID = "pass validation data as valid=..."
@@ -123,40 +125,44 @@ ELSEWHERE = {
 }
 """Arguments that other libraries have, and where their counterparts are."""
 
+Kind = TypeVar("Kind", bound=type)
 
-def _remedy(keyword: str) -> str:
+
+def guided(target: Kind) -> Kind:
+    """Have the constructor of a class say where unknown keywords belong. Type checkers see its own signature."""
+    make: Any = target.__dict__["__init__"]
+    known = tuple(inspect.signature(make).parameters)
+
+    @functools.wraps(make)
+    def guide(self: Any, *arguments: Any, **keywords: Any) -> None:
+        for old, new in RENAMED.items():
+            if old in keywords and new in keywords:
+                raise UsageError(
+                    f"{old}={keywords[old]!r}: is the old name of {new}, which is given too; remove {old}="
+                )
+            if old in keywords:
+                keywords[new] = keywords.pop(old)
+                deprecated(f"{target.__name__}({old}=...)", f"{target.__name__}({new}=...)", stacklevel=3)
+        if unknown := [keyword for keyword in keywords if keyword not in known]:
+            text = f"{target.__name__}() got an unexpected keyword argument {unknown[0]!r}{_remedy(unknown[0], known)}"
+            raise TypeError(text)
+        make(self, *arguments, **keywords)
+
+    setattr(target, "__init__", guide)  # noqa: B010
+    return target
+
+
+def _remedy(keyword: str, known: Sequence[str]) -> str:
     """Return what to write instead of an unknown keyword; empty if that is unclear."""
-    known = ("train", "valid", "space", "search", "metric", "mode", "constraints", "points", "warm_start", "stop")
-    more = ("callbacks", "seed", "name", "workers", "backend", "parallelism", "batch_size", "partitions", _RUN, _WORKER)
-    if keyword in NEW:
-        return f"; pass run_options=hop.RunOptions({keyword}=...)"
-    remedy = ELSEWHERE.get(keyword) or did_you_mean(keyword, (*known, *more, *MOVED)).strip()
+    if keyword in PLACES:
+        return f"; pass {PLACES[keyword]}"
+    remedy = ELSEWHERE.get(keyword) or did_you_mean(keyword, (*known[1:], *PLACES)).strip()
     return f"; {remedy}" if remedy else ""
 
 
-def merged(
-    run_options: RunOptions | None, worker_options: WorkerOptions | None, old: Mapping[str, Any]
-) -> tuple[RunOptions, WorkerOptions]:
-    """Return both groups of options, with the values of old keywords filled in and a warning for each."""
-    groups = {
-        _RUN: _checked(_RUN, run_options, RunOptions),
-        _WORKER: _checked(_WORKER, worker_options, WorkerOptions),
-    }
-    changes: dict[str, dict[str, Any]] = {_RUN: {}, _WORKER: {}}
-    for keyword, value in old.items():
-        if keyword not in MOVED:
-            raise TypeError(f"Experiment() got an unexpected keyword argument {keyword!r}{_remedy(keyword)}")
-        argument, field = MOVED[keyword]
-        group = groups[argument]
-        spelling = f"{argument}=hop.{type(group).__name__}({field}=...)"
-        if field in changes[argument] or getattr(group, field) != getattr(type(group)(), field):
-            raise UsageError(f"{keyword}={value!r}: {field} is given twice; keep {spelling} and remove {keyword}=")
-        deprecated(f"Experiment({keyword}=...)", f"Experiment({spelling})", stacklevel=5)
-        changes[argument][field] = value
-    return (
-        dataclasses.replace(groups[_RUN], **changes[_RUN]),
-        dataclasses.replace(groups[_WORKER], **changes[_WORKER]),
-    )
+def groups(run_options: RunOptions | None, worker_options: WorkerOptions | None) -> tuple[RunOptions, WorkerOptions]:
+    """Return both groups of options: those given, or the defaults."""
+    return _checked("run_options", run_options, RunOptions), _checked("worker_options", worker_options, WorkerOptions)
 
 
 def _checked(argument: str, given: Any, kind: type[Any]) -> Any:

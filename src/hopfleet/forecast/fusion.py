@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator
 from functools import partial
+from typing import get_args
 
 from hopfleet.domain import batching
+from hopfleet.domain.choices import Fuse
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Task
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.support.machine import this_machine
 from hopfleet.worker.spec import Profile
 
-FUSES = ("exact", "fast", "off")
+FUSES: tuple[str, ...] = get_args(Fuse)
 """How trials train together: with the bits of each trial alone, as fast as possible, not at all."""
 
 MEMBERS = 32

@@ -10,8 +10,9 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from hopfleet.domain.choices import Mode
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.messages import (
     RELEASED,
@@ -54,8 +55,6 @@ from hopfleet.monitor.records import TrialHistory as TrialHistory
 from hopfleet.monitor.records import WorkerView as WorkerView
 from hopfleet.monitor.steps import Curves, LoggedSteps
 from hopfleet.phrases import listed
-
-Mode = Literal["min", "max"]
 
 
 class History(Observer):

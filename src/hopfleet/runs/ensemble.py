@@ -9,6 +9,7 @@ from typing import Any
 
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset
+from hopfleet.domain.choices import Auto, BackendName
 from hopfleet.domain.rowsum import RowSum, means
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError
@@ -70,7 +71,7 @@ class Ensemble:
         return joined_model(self.results, self.weights, self._task, logits=self.logits)
 
     def test(
-        self, data: Any = None, *, workers: int | str = "auto", backend: Backend | str = "local"
+        self, data: Any = None, *, workers: int | Auto = "auto", backend: Backend | BackendName | str = "local"
     ) -> dict[str, float]:
         """Return the metrics on new data, by default on the validation data; see ``Results.test``.
 
@@ -85,8 +86,8 @@ class Ensemble:
         *,
         to: Any = None,
         batch_size: int = 1024,
-        workers: int | str = "auto",
-        backend: Backend | str = "local",
+        workers: int | Auto = "auto",
+        backend: Backend | BackendName | str = "local",
     ) -> Any:
         """Return the predictions for new rows, or write them; see ``trial.predict``. Every row is read once."""
         place = Place(workers, backend)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
+from hopfleet.domain.choices import Auto
 from hopfleet.search.base import at_least_one
 from hopfleet.support import registry
 from hopfleet.support.machine import choose_workers, this_machine
@@ -15,7 +16,7 @@ from hopfleet.support.machine import choose_workers, this_machine
 class Place:
     """Where the units of a call run. With "auto" workers, ``few`` rows do not leave this process."""
 
-    workers: int | str = "auto"
+    workers: int | Auto = "auto"
     backend: Backend | str = "local"
 
     def found(self, units: int, device: str, devices: int, threads: int, *, few: bool) -> tuple[Backend, int]:

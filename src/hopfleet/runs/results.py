@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hopfleet.domain.choices import Auto, BackendName, Chart
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.unit import Work
 from hopfleet.frameworks.base import Task
@@ -65,7 +66,7 @@ class Results(OpenedRun[TrialResult]):
 
         return steps_frame(self.history)
 
-    def plot(self, kind: str = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+    def plot(self, kind: Chart = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Draw a chart into ``path``, or into plots/KIND.png in the run folder, and return the matplotlib figure.
 
         A notebook displays the figure if it is the value of a cell; in a script, its ``show()`` opens a window.
@@ -79,7 +80,7 @@ class Results(OpenedRun[TrialResult]):
         save(figure, self._picture(path, f"{kind}.png"))
         return figure
 
-    def plot_data(self, kind: str = "curves", **options: Any) -> dict[str, Any]:
+    def plot_data(self, kind: Chart = "curves", **options: Any) -> dict[str, Any]:
         """Return the data of a chart as plain values that JSON can hold."""
         from hopfleet.monitor.charts.charts import chart_data
 
@@ -112,8 +113,8 @@ class Results(OpenedRun[TrialResult]):
         *,
         top: int = 1,
         task: Task | None = None,
-        workers: int | str = "auto",
-        backend: Backend | str = "local",
+        workers: int | Auto = "auto",
+        backend: Backend | BackendName | str = "local",
     ) -> dict[str, dict[str, float]]:
         """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first.
 
@@ -138,8 +139,8 @@ class Results(OpenedRun[TrialResult]):
         epochs: int | str = "best",
         name: str | None = None,
         task: Task | None = None,
-        workers: int | str = "auto",
-        backend: Backend | str = "local",
+        workers: int | Auto = "auto",
+        backend: Backend | BackendName | str = "local",
         overwrite: bool = False,
         quiet: bool = False,
     ) -> Results:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
+from hopfleet.domain.choices import Auto, BackendName
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.opened_run import OpenedTrial
 from hopfleet.runs.place import Place
@@ -52,7 +53,12 @@ class TrialResult(OpenedTrial):
         return export_models(self._run, {self.id: 1.0}, path, format, self._run.find_task(task))
 
     def test(
-        self, data: Any, *, task: Task | None = None, workers: int | str = "auto", backend: Backend | str = "local"
+        self,
+        data: Any,
+        *,
+        task: Task | None = None,
+        workers: int | Auto = "auto",
+        backend: Backend | BackendName | str = "local",
     ) -> dict[str, float]:
         """Return the metrics of the best epoch's model on new data; see ``Results.test``."""
         from hopfleet.runs.evaluation import measure_trials
@@ -67,8 +73,8 @@ class TrialResult(OpenedTrial):
         to: Any = None,
         task: Task | None = None,
         batch_size: int = 1024,
-        workers: int | str = "auto",
-        backend: Backend | str = "local",
+        workers: int | Auto = "auto",
+        backend: Backend | BackendName | str = "local",
     ) -> Any:
         """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
 

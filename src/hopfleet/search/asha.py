@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.choices import Concurrency
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.errors import UsageError
@@ -42,7 +43,7 @@ class ASHA(Sampled):
         eta: int = 3,
         min_epochs: int = 1,
         sampler: Search | None = None,
-        concurrency: int | str | None = None,
+        concurrency: Concurrency = None,
         complete_best: bool = True,
     ) -> None:
         check_rungs(max_epochs, eta, min_epochs)

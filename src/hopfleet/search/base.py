@@ -20,6 +20,7 @@ from typing import Any
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.bounds import MOST, integer
+from hopfleet.domain.choices import Concurrency
 from hopfleet.domain.expectation import Bound, Expectation
 from hopfleet.domain.objectives import PARAMS, Limit, feasible
 from hopfleet.domain.signatures import explained
@@ -172,7 +173,7 @@ class Search(ABC):
     #: Whether results affect what the search suggests or decides.
     listens = True
     #: Trials under way at once: a number, "workers" for one per worker, or None for the search's own default.
-    live: int | str | None = None
+    live: Concurrency = None
     #: Whether the search decides nothing before all its trials have started.
     whole = False
     #: Epochs that all trials together may train; None for no limit. No epoch begins that would exceed it.
@@ -298,7 +299,7 @@ class Search(ABC):
         return described if self.live is None else {**described, "concurrency": self.live}
 
 
-def check_concurrency(value: Any) -> int | str | None:
+def check_concurrency(value: Any) -> Concurrency:
     """Return ``value`` if it is valid for ``Search.live``, else raise UsageError."""
     if value is None or value == "workers":
         return value  # type: ignore[no-any-return]

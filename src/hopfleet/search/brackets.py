@@ -12,6 +12,7 @@ from itertools import cycle, pairwise
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.choices import Concurrency
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.search.base import UNLIMITED, Decision, Goal, Search, Stop, Suggestion, Train
@@ -93,7 +94,7 @@ class Bracketed(Sampled):
         eta: int,
         table: Sequence[tuple[int, Sequence[int]]],
         sampler: Search | None,
-        concurrency: int | str | None,
+        concurrency: Concurrency,
     ) -> None:
         super().__init__(max_epochs, sampler, concurrency)
         self.eta = eta

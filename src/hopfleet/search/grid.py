@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.choices import Concurrency
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError, UsageError
@@ -16,7 +17,7 @@ class Grid(Search):
 
     listens = False
 
-    def __init__(self, max_epochs: int = 10, concurrency: int | str | None = None) -> None:
+    def __init__(self, max_epochs: int = 10, concurrency: Concurrency = None) -> None:
         self.live = check_concurrency(concurrency)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hopfleet.domain.choices import Concurrency
 from hopfleet.search.base import Search, at_least_one
 from hopfleet.search.brackets import Bracketed
 from hopfleet.search.sampled import check_rungs, rungs
@@ -26,7 +27,7 @@ class SuccessiveHalving(Bracketed):
         eta: int = 3,
         min_epochs: int = 1,
         sampler: Search | None = None,
-        concurrency: int | str | None = None,
+        concurrency: Concurrency = None,
     ) -> None:
         check_rungs(max_epochs, eta, min_epochs)
         table = [(at_least_one("trials", trials), rungs(max_epochs, eta, min_epochs))]

@@ -5,8 +5,9 @@ Li et al., "Hyperband: a novel bandit-based approach to hyperparameter optimizat
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from hopfleet.domain.choices import Concurrency
 from hopfleet.errors import UsageError
 from hopfleet.search.base import UNLIMITED, Search, at_least_one
 from hopfleet.search.brackets import Bracketed
@@ -28,8 +29,8 @@ class Hyperband(Bracketed):
         max_epochs: int = 81,
         eta: int = 3,
         sampler: Search | None = None,
-        concurrency: int | str | None = None,
-        trials: int | str | None = "once",
+        concurrency: Concurrency = None,
+        trials: int | Literal["once"] | None = "once",
     ) -> None:
         check_rungs(max_epochs, eta, 1)
         most = 0

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.choices import Concurrency
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import feasible
 from hopfleet.domain.seeds import derive
@@ -74,7 +75,7 @@ class Optuna(Search):
         sampler: Any = None,
         trials: int | None = 16,
         max_epochs: int = 10,
-        concurrency: int | str | None = None,
+        concurrency: Concurrency = None,
     ) -> None:
         self._prepare(trials, max_epochs, concurrency, {})
         if sampler is not None and not (hasattr(sampler, "sample_relative") and not isinstance(sampler, type)):
@@ -85,7 +86,7 @@ class Optuna(Search):
         self._given = sampler
 
     def _prepare(
-        self, trials: int | None, max_epochs: int, concurrency: int | str | None, options: Mapping[str, Any]
+        self, trials: int | None, max_epochs: int, concurrency: Concurrency, options: Mapping[str, Any]
     ) -> None:
         self.live = check_concurrency(concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
@@ -271,7 +272,7 @@ class _Named(Optuna):
         self,
         trials: int | None = 16,
         max_epochs: int = 10,
-        concurrency: int | str | None = None,
+        concurrency: Concurrency = None,
         **options: Any,
     ) -> None:
         self._prepare(trials, max_epochs, concurrency, options)
@@ -301,7 +302,7 @@ class CMAES(_Named):
         self,
         trials: int | None = 16,
         max_epochs: int = 10,
-        concurrency: int | str | None = None,
+        concurrency: Concurrency = None,
         **options: Any,
     ) -> None:
         super().__init__(trials, max_epochs, concurrency, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.choices import Concurrency
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Config
 from hopfleet.search.base import UNLIMITED, Search, Suggestion, at_least_one, check_concurrency
@@ -13,7 +14,7 @@ class Random(Search):
 
     listens = False
 
-    def __init__(self, trials: int | None = 16, max_epochs: int = 10, concurrency: int | str | None = None) -> None:
+    def __init__(self, trials: int | None = 16, max_epochs: int = 10, concurrency: Concurrency = None) -> None:
         self.live = check_concurrency(concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.max_epochs = at_least_one("max_epochs", max_epochs)

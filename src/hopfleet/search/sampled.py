@@ -11,6 +11,7 @@ from typing import Any
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.bounds import integer
+from hopfleet.domain.choices import Concurrency
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
 from hopfleet.search.base import Decision, Earlier, Goal, Search, check_concurrency
@@ -20,7 +21,7 @@ from hopfleet.search.random import Random
 class Sampled(Search):
     """The base of ASHA, Hyperband, successive halving and PBT: a search with a ``sampler``."""
 
-    def __init__(self, max_epochs: int, sampler: Search | None, concurrency: int | str | None = None) -> None:
+    def __init__(self, max_epochs: int, sampler: Search | None, concurrency: Concurrency = None) -> None:
         if sampler is not None and not isinstance(sampler, Search):
             raise UsageError(f"sampler={sampler!r}: must be a search, e.g. hop.Random()")
         self.max_epochs = max_epochs

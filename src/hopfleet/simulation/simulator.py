@@ -13,8 +13,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from hopfleet.domain.choices import Order, PolicyName
 from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.signatures import explained
@@ -34,6 +35,8 @@ from hopfleet.support import registry
 
 Replicas = Mapping[int, Sequence[int]]
 """The workers that hold each partition, numbered from 0."""
+
+Costs = Literal["homogeneous", "cnn", "lognormal"]
 
 COSTS: Mapping[str, Callable[[int, int, random.Random, float], Times]] = {
     "homogeneous": lambda trials, workers, rng, sigma: homogeneous(trials, workers),
@@ -104,15 +107,15 @@ def simulate(
     *,
     trials: int = 16,
     partitions: int = 8,
-    costs: str = "homogeneous",
+    costs: Costs = "homogeneous",
     sigma: float = 0.5,
     replicas: int = 1,
     epochs: int = 1,
     noise: float = 0.0,
     failures: Sequence[Failure] = (),
     fetch: float = 0.0,
-    policy: str = "auto",
-    order: str = "open",
+    policy: PolicyName | str = "auto",
+    order: Order = "open",
     deterministic: bool = False,
     seed: int = 0,
 ) -> Simulation:

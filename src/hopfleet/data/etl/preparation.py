@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +52,7 @@ from hopfleet.data.folders import open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
 from hopfleet.data.schema import Schema
 from hopfleet.domain import bounds
+from hopfleet.domain.choices import Auto
 from hopfleet.domain.signatures import checked
 from hopfleet.errors import DataError, UsageError
 from hopfleet.phrases import did_you_mean, shown
@@ -65,10 +66,43 @@ FAILED = "failed.jsonl"
 WORKER_BYTES = 8 << 20
 """Bytes of source files for which a further process is worth its start."""
 
-ON_ERROR = ("raise", "skip", "keep")
-BACKENDS = ("local", "inline", "ray")
+OnError = Literal["raise", "skip", "keep"]
+Backend = Literal["local", "inline", "ray"]
+ON_ERROR, BACKENDS = get_args(OnError), get_args(Backend)
 
 
+@overload
+def prepare(
+    source: Any,
+    folder: str | os.PathLike[str],
+    recipe: Any = None,
+    *,
+    partitions: int = 8,
+    seed: int = 0,
+    workers: int | Auto = "auto",
+    backend: Backend = "local",
+    split: None = None,
+    on_error: OnError = "raise",
+    error_limit: int = 1000,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Dataset: ...
+@overload
+def prepare(
+    source: Any,
+    folder: str | os.PathLike[str],
+    recipe: Any = None,
+    *,
+    partitions: int = 8,
+    seed: int = 0,
+    workers: int | Auto = "auto",
+    backend: Backend = "local",
+    split: Mapping[str, float] | Split,
+    on_error: OnError = "raise",
+    error_limit: int = 1000,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> dict[str, Dataset]: ...
 @checked
 def prepare(
     source: Any,
@@ -149,7 +183,7 @@ def prepare(
         try:
             built = preparation.run(opened)
         except TooManyFailures as error:
-            raise DataError(_too_many(error.failures, limit)) from None
+            raise DataError(error.explained(limit)) from None
         put_in_place(built, target, overwrite)
     return open_prepared(target)
 
@@ -410,14 +444,3 @@ def _workers(workers: int | str, size: int) -> int:
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise DataError(f"workers={workers!r}: must be 'auto' or an integer of at least 1")
     return bounds.integer("workers", workers, most=bounds.MOST_WORKERS)
-
-
-def _too_many(failures: Sequence[Failure], limit: int) -> str:
-    first = failures[0]
-    # Some errors of rows name a remedy of their own.
-    text = f"{first.place}: {first.error}{'' if '; ' in first.error else '; correct the row'}"
-    if limit:
-        text = f"more than {limit:,} rows failed; the first: {text}; or raise error_limit"
-    else:
-        text = f"{text}; hop.prepare(on_error='skip') leaves out such rows, and 'keep' lists them"
-    return f"{text}\n\n{first.traceback}".rstrip() if first.traceback else text

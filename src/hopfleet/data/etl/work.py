@@ -46,6 +46,17 @@ class TooManyFailures(DataError):
         first = self.failures[0]
         return f"{first.place}: {first.error}"
 
+    def explained(self, limit: int) -> str:
+        """Return the first failure with what to do about it."""
+        first = self.failures[0]
+        # Some errors of rows name a remedy of their own.
+        text = f"{self}{'' if '; ' in first.error else '; correct the row'}"
+        if limit:
+            text = f"more than {limit:,} rows failed; the first: {text}; or raise error_limit"
+        else:
+            text = f"{text}; hop.prepare(on_error='skip') leaves out such rows, and 'keep' lists them"
+        return f"{text}\n\n{first.traceback}".rstrip() if first.traceback else text
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
