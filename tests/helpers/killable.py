@@ -8,7 +8,7 @@ import hopfleet as hop
 from tests.helpers.sample_tasks import Everything, arrays
 
 
-def experiment(backend: str, workers: int) -> hop.Experiment:
+def experiment(backend: str, workers: int, batch_size: int = 8) -> hop.Experiment:
     space = {"optimizer": hop.grid_search(["sgd", "adam", "adamw"]), "schedule": hop.grid_search(["step", "cosine"])}
     return hop.Experiment(
         Everything(),
@@ -22,7 +22,7 @@ def experiment(backend: str, workers: int) -> hop.Experiment:
         name="killed",
         backend=backend,
         workers=workers,
-        batch_size=8,
+        batch_size=batch_size,
         partitions=4,
     )
 

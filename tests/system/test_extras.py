@@ -31,8 +31,8 @@ MODULES = {
 }
 """Names of packages that are imported under another name."""
 
-TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
-"""Extras that stand for several others."""
+TOGETHER = {"all", "bench", "cluster", "demo", "dev", "site"}
+"""Extras that stand for several others, or for tools of the project."""
 
 
 def module(requirement: str) -> str:
@@ -206,7 +206,7 @@ NEEDS = [
     Need("onnxruntime", "frameworks.torch.formats", EXPORT, ONNX),
     Need("onnxscript", "frameworks.torch.formats", EXPORT, ONNX),
     Need("sklearn", "frameworks.sklearn.task", "hopfleet.SklearnTask", SKLEARN),
-    Need("sklearn", "frameworks.sklearn.search_cv", "hopfleet.HopSearchCV", SKLEARN),
+    Need("sklearn", "clients.search_cv", "hopfleet.HopSearchCV", SKLEARN),
     Need("sklearn", "frameworks.whole_set", "hopfleet.WholeSet('roc_auc', [], [])", SKLEARN),
     Need("sklearn", "cli.training", "module('cli.training').demo()", DEMO),
     Need("sklearn", "demo", "module('demo').data()", "this needs scikit-learn, .*'hopfleet[demo]'"),

@@ -184,8 +184,9 @@ def _interrupted(_: object) -> object:
 @pytest.mark.slow
 def test_a_finished_or_different_experiment_is_not_touched(own_home: Path) -> None:
     run_and_signal(own_home, ["inline", "1"], 60, signal.SIGKILL)
-    different = experiment("inline", 1)
-    different.batch_size = 16
+    different = experiment("inline", 1, batch_size=16)
+    with pytest.raises(AttributeError, match=r"write hop.Experiment\(..., batch_size=...\)"):
+        different.batch_size = 32  # type: ignore[attr-defined]
     with pytest.raises(ExperimentExists, match=r"defined differently \(batch_size: 8 before, 16 now\).*overwrite=True"):
         different.fit(quiet=True)
     experiment("inline", 1).fit(quiet=True)

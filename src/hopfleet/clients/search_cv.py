@@ -35,7 +35,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hopfleet.data import partition
 from hopfleet.domain.placement import CPU
-from hopfleet.domain.signatures import explained
+from hopfleet.domain.signatures import signposted
 from hopfleet.domain.space import grid_search
 from hopfleet.domain.space.dimension import Dimension
 from hopfleet.experiment.experiment import Experiment
@@ -61,7 +61,7 @@ START_SECONDS = 2.0
 """Seconds that a search with two worker processes takes longer than one without, as measured on two slow cores."""
 
 
-@explained
+@signposted
 class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
     """A cross-validated search over parameters of an estimator with ``partial_fit``, or of a pipeline that ends in one.
 

@@ -237,7 +237,9 @@ class Controller:
             yield from self.teams.regroup(state)
         self.schedule.more_to_come = search.streams and not state.dry and not state.over
         self.schedule.suggestions_left = search.samples - state.suggested
-        meanwhile = None if self.teams is None else self.teams.meanwhile(self.schedule)
+        # In FLEET's rounds, the allocation says which trials train on which teams.
+        teams = self.teams if self.fleet is None else None
+        meanwhile = None if teams is None else teams.meanwhile(self.schedule)
         starts = list(self.dispatcher.dispatch(state, meanwhile))
         begun = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.

@@ -45,6 +45,11 @@ def explained(target: Target) -> Target:
     return _decorated(target, _ask)
 
 
+def signposted(target: Target) -> Target:
+    """Explain calls with wrong arguments, and leave their types to the target, as scikit-learn's estimators do."""
+    return _decorated(target, _ask, None)
+
+
 def checked(target: Target) -> Target:
     """Do the same as ``explained``, and call the function only with arguments of the right types."""
     return _decorated(target, _refuse)
@@ -69,7 +74,7 @@ def _refuse(function: Callable[..., Any], wrong: str, arguments: Sequence[Any], 
     raise UsageError(wrong)
 
 
-def _decorated(target: Target, complain: Callable[..., None], own: Sequence[str] = ()) -> Target:
+def _decorated(target: Target, complain: Callable[..., None], own: Sequence[str] | None = ()) -> Target:
     if not isinstance(target, type):
         return _explained(target, target.__name__, complain, own)
     made = target.__dict__.get("__init__")
@@ -78,10 +83,10 @@ def _decorated(target: Target, complain: Callable[..., None], own: Sequence[str]
     return target
 
 
-def _explained(function: Target, name: str, complain: Callable[..., None], own: Sequence[str]) -> Target:
+def _explained(function: Target, name: str, complain: Callable[..., None], own: Sequence[str] | None) -> Target:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if wrong := wrong_type(function, arguments, keywords, own):
+        if own is not None and (wrong := wrong_type(function, arguments, keywords, own)):
             complain(function, wrong, arguments, keywords)
         try:
             return function(*arguments, **keywords)

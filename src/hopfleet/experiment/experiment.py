@@ -151,6 +151,12 @@ class Experiment(Signposted):
         #: What ``fit`` returned, None before.
         self.results: Results | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse an attribute that nothing would read: arguments are resolved when an experiment is made."""
+        if not name.startswith("_") and name not in ("definition", "results"):
+            raise AttributeError(f"experiment.{name} cannot be set; write hop.Experiment(..., {name}=...) instead")
+        super().__setattr__(name, value)
+
     @property
     def name(self) -> str:
         return self.definition.name

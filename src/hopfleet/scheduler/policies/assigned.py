@@ -60,8 +60,13 @@ class Assigned:
 
 
 def possible(schedule: Schedule) -> bool:
-    """Whether a plan can be followed: each partition has a worker, and nothing else decides about visits."""
-    free = not schedule.sticky and not any(progress.forced or progress.outcome for progress in schedule.trials.values())
+    """Whether a plan can be followed: units are left, each partition has a worker, and no other rule chooses visits."""
+    left = any(_units(progress) for progress in schedule.trials.values())
+    free = (
+        left
+        and not schedule.sticky
+        and not any(progress.forced or progress.outcome for progress in schedule.trials.values())
+    )
     return free and all(schedule.replicas(partition) for partition in range(schedule.partitions))
 
 

@@ -60,7 +60,7 @@ class Replicated:
         if noise > LOOSE or len(schedule.trials) * schedule.partitions * (LAPS + 1) > UNITS:
             return self._balanced
         # A plan is for all epochs, so it is compared with rehearsals of all.
-        laps = LAPS if units > UNITS else max(progress.trial.epochs for progress in schedule.trials.values())
+        laps = LAPS if units > UNITS else max((each.trial.epochs for each in schedule.trials.values()), default=1)
         gain = 1 - CLEAR if noise > SLIGHT else 1.0
         best = gain * rehearse(schedule, deepcopy(self._balanced), laps=laps)
         chosen: Policy = self._balanced
