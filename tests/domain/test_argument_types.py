@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pytest
 
-from hopfleet.domain.signatures import checked, explained
+from hopfleet.domain.signatures import checked, explained, signposted
 from hopfleet.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -106,6 +106,16 @@ def test_a_constructor_may_say_more_than_the_type() -> None:
             Split(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"(?m)^column=5: must be a text$"):
         Split({"a": 0.5}, 5)  # type: ignore[arg-type]
+
+
+def test_types_that_are_no_texts_and_calls_without_types() -> None:
+    def plain(count, *rest, name="x"):  # type: ignore[no-untyped-def]
+        return count
+
+    plain.__annotations__["count"] = int
+    assert signposted(plain)("a") == "a"
+    with pytest.raises(UsageError, match="count='a': must be an integer"):
+        checked(plain)("a")
 
 
 def test_calls_that_cannot_be_bound_say_what_is_missing() -> None:

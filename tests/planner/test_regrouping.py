@@ -82,3 +82,8 @@ def test_a_long_trial_waits_for_its_team() -> None:
 )
 def test_teams_fit_to_those_that_stay(work: list[float], kept: list[int], room: int, teams: tuple[int, ...]) -> None:
     assert teams_for(work, kept, room, USUAL) == teams
+
+
+def test_devices_without_a_worker_become_teams() -> None:
+    change = better_division(jobs(20, 40), [], 3, USUAL, 0.0)
+    assert change is not None and change.leave == () and sum(change.form) == 3

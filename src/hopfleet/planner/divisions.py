@@ -85,10 +85,9 @@ def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 def _need(pace: float, corners: Sequence[tuple[int, float]]) -> float:
     """Return the devices that a trial needs on average for a speed."""
-    for one, other in itertools.pairwise(corners):
-        if pace <= other[1] or other is corners[-1]:
-            return one[0] + (pace - one[1]) / _slope(one, other)
-    raise AssertionError("no devices")
+    pairs = itertools.pairwise(corners)
+    one, other = next(pair for pair in pairs if pace <= pair[1][1] or pair[1] is corners[-1])
+    return one[0] + (pace - one[1]) / _slope(one, other)
 
 
 def _used(work: Sequence[float], seconds: float, corners: Sequence[tuple[int, float]]) -> float:

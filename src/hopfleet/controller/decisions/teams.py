@@ -41,14 +41,14 @@ class Teams:
         """Retire workers if other teams of their devices end all trials sooner, and form these when they are gone."""
         schedule = state.schedule
         if schedule.regrouping:
-            if self.scaling.nodes:
+            if self.scaling.nodes:  # pragma: no cover - tested on a Ray cluster
                 yield from retire_all(state)
             if not any(slot.for_teams for slot in schedule.slots.values()) and schedule.trials and not state.ending:
                 self._expected = schedule.now + self.scaling.form_seconds
                 yield state.decide(m.FormTeams(tuple(map(self.scaling.shape, self._sizes(schedule)))))
         elif not _settled(state):
             return
-        elif self.scaling.nodes:
+        elif self.scaling.nodes:  # pragma: no cover - tested on a Ray cluster
             if _teams_pay(schedule, self.scaling):
                 yield from retire_all(state)
         elif self._is_due(schedule):
@@ -63,7 +63,7 @@ class Teams:
             return None
         leaving = [_free(schedule, slot) for slot in schedule.slots.values() if slot.for_teams]
         expected = max(leaving) + self.scaling.form_seconds if leaving else self._expected
-        if expected + self.scaling.form_seconds < schedule.now:
+        if expected + self.scaling.form_seconds < schedule.now:  # pragma: no cover - tested with real teams
             return None  # it is late
         return partial(self._start, max(expected, schedule.now + TICK))
 
@@ -77,13 +77,15 @@ class Teams:
         found = starts(_jobs(schedule), members, idle, self.scaling, schedule.now, self._change.style)
         for trial, worker in found:
             progress = schedule.ready.get(trials[trial])
-            if worker in idle and progress is not None and schedule.options(progress, slots[worker]):
+            if (
+                worker in idle and progress is not None and schedule.options(progress, slots[worker])
+            ):  # pragma: no branch
                 return next_unit(schedule, progress, slots[worker])
         return None
 
     def _sizes(self, schedule: Schedule) -> tuple[int, ...]:
         """Return the teams to form now: trials and workers may have ended or come since workers retired."""
-        if self.scaling.nodes:
+        if self.scaling.nodes:  # pragma: no cover - tested on a Ray cluster
             return even_teams(len(schedule.trials), schedule.regrouping, self.scaling)
         if sum(self._change.form) <= schedule.regrouping and self._trials == len(schedule.trials):
             return self._change.form
@@ -157,7 +159,7 @@ def _settled(state: State) -> bool:
     return bool(state.schedule.trials and state.schedule.slots) and not adds_trials(state)
 
 
-def _teams_pay(schedule: Schedule, scaling: Scaling) -> bool:
+def _teams_pay(schedule: Schedule, scaling: Scaling) -> bool:  # pragma: no cover - tested on a Ray cluster
     """Whether teams on each node end all trials sooner, as far as the time of their units is known."""
     slots = list(schedule.slots.values())
     if not all(progress.known for progress in schedule.trials.values()):
