@@ -24,6 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 MODULES = {
     "mlflow-skinny": "mlflow",
+    "myst-nb": "myst_nb",
     "opentelemetry-sdk": "opentelemetry",
     "pillow": "PIL",
     "pyyaml": "yaml",
