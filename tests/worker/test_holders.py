@@ -91,3 +91,15 @@ def test_a_holder_that_gets_a_tensor_is_another_one() -> None:
 
 def test_equal_dicts_are_two_holders() -> None:
     assert holder_of({"a": 1}) != holder_of({"a": 1})
+
+
+def test_a_set_is_the_same_in_whatever_order_it_was_filled() -> None:
+    made = {"layers": {0, 8}}  # these two share a place in the table, so the first one stands first
+    holder = holder_of(made)
+    assert holder is not None
+    made["layers"].clear()
+    made["layers"].update([8, 0])
+    assert [*made["layers"]] == [8, 0] and holder.is_current
+    made["layers"].clear()
+    made["layers"].update([0, 8.0])
+    assert not holder.is_current

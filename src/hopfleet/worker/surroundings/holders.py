@@ -102,7 +102,9 @@ class _Content:
         return _leaf(item)
 
     def equals(self, other: _Content) -> bool:
-        """Whether two contents are those of one object, with the same items in the same order."""
+        """Whether two contents are those of one object, with the same items; in the same order, unless it is a set."""
+        if self.value is other.value and self.kind is set:
+            return {(type(item), item) for _, item in self.items} == {(type(item), item) for _, item in other.items}
         return (
             self.value is other.value
             and len(self.items) == len(other.items)
