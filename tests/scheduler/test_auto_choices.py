@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from hopfleet.scheduler.dryrun import exact
+from hopfleet.scheduler.dryrun import Outcome, exact
 from hopfleet.scheduler.plan import Plan, rotation
 from hopfleet.scheduler.policies import auto
 from hopfleet.scheduler.policies.auto import MATCH_RESERVE, Auto, Candidate
+from hopfleet.scheduler.policies.dispatcher import Dispatcher
 from hopfleet.scheduler.policies.match_reserve import match_and_reserve
 from hopfleet.scheduler.policies.replicated import Replicated
 from hopfleet.scheduler.shop_state import ShopState, initial_state
 from tests.helpers.schedule_desk import Desk
+from tests.helpers.shop_floor import shop_floor
 
 RNG = random.Random(0)
 PLAN = Plan(initial_state([[1.0]]), rotation())
@@ -163,6 +165,7 @@ def test_a_plan_at_the_bound_will_end_there(monkeypatch, known, noise, ratio, ex
     ("noise", "judged", "ratios", "best"),
     [
         (0.0, 2, {"match-reserve": 1.0, "a": 1.0001, "b": 1.1}, "a"),  # equal, and a plan
+        (0.0, 2, {"match-reserve": 1.0, "a": 1.0 + auto.EQUAL, "b": 1.1}, "a"),
         (0.0, 2, {"match-reserve": 1.0, "a": 1.01, "b": 1.1}, "match-reserve"),
         (0.001, 2, {"match-reserve": 1.0, "a": 1.0, "b": 1.0}, "a"),
         (0.0, 2, {"match-reserve": 1.2, "a": 1.1, "b": 1.0}, "b"),
@@ -259,3 +262,66 @@ def test_it_waits_for_a_unit_of_every_second_worker(monkeypatch, workers, ends):
     state.now = 100.0
     assert auto._can_wait(state, MATCH_RESERVE, RNG) is True  # at the bound now, and from there
     assert asked == [{"laps": 1, "ends": ends}]
+
+
+@pytest.mark.parametrize(("then", "waits"), [(100.2, True), (100.4, False)])
+def test_waiting_may_cost_three_thousandths_of_the_bound(monkeypatch, then, waits):
+    soon, plans = shop(2, 2), iter([Outcome(100.0, 100.0), Outcome(then - 7.0, 100.0)])
+    soon.now = 7.0
+    monkeypatch.setattr(auto, "later", lambda *_, **__: soon)
+    monkeypatch.setattr(auto, "dry_run", lambda *_, **__: next(plans))
+    assert auto._can_wait(shop(2, 2), MATCH_RESERVE, RNG) is waits
+
+
+@pytest.mark.parametrize(("wait", "chosen"), [(True, "match-reserve"), (False, "best")])
+def test_a_plan_is_put_off_if_that_costs_nothing(monkeypatch, wait, chosen):
+    Ratios(monkeypatch, {"match-reserve": 2.0})
+    monkeypatch.setattr(auto, "_best", lambda *_: planned("best"))
+    monkeypatch.setattr(auto, "_drawn", lambda state, some, rng, **how: some[0])
+    monkeypatch.setattr(auto, "_can_wait", lambda *_: wait)
+    assert basis(noise=0.0, known=False, units=20)._choice(shop(2, 3), RNG, None).name == chosen
+
+
+def test_the_chosen_rule_is_followed_and_its_plan_extended_where_it_ends(monkeypatch):
+    """A plan is carried on when it no longer covers what is left of the epoch, and not before."""
+    ruled, extended, covers = [], [], True
+
+    class Covers(Plan):
+        def covers(self, state, laps=0):
+            return covers
+
+        def extend(self, state):
+            extended.append(state)
+
+    state = shop(2, 3)
+    choice = Candidate("planned", lambda: lambda state: ruled.append(state) or [], Covers(state, rotation()))
+    extended.clear()
+    policy = Auto()
+    monkeypatch.setattr(policy, "_choice", lambda *_: choice)
+    for _ in range(2):
+        policy._choose(state, RNG)
+    assert len(ruled) == 2 and extended == []
+    covers = False
+    policy._choose(state, RNG)
+    assert len(ruled) == 3 and extended == [state]
+
+
+@pytest.mark.parametrize(
+    ("workers", "reads", "more", "left", "asked"),
+    [
+        (("fast", "quick"), None, True, 3, "nearly done"),
+        (("fast", "quick"), None, True, 2, "as usual"),  # no more trials to come than there are
+        (("fast", "quick"), None, False, 3, "as usual"),
+        (("fast", "slow"), None, True, 3, "as usual"),  # chains are planned
+        (("fast", "quick"), {"fast": (0,), "quick": (1,)}, True, 0, "nearly done"),
+        (("fast", "quick"), {"fast": (0,), "quick": (1,)}, False, 0, "as usual"),
+    ],
+)
+def test_which_searches_that_add_trials_have_another_policy(monkeypatch, workers, reads, more, left, asked):
+    found = []
+    monkeypatch.setattr(auto, "nearly_done", lambda *_: found.append("nearly done"))
+    monkeypatch.setattr(Dispatcher, "__call__", lambda *_: found.append("as usual"))
+    schedule = shop_floor(*workers, reads=reads)
+    schedule.more_to_come, schedule.suggestions_left = more, left
+    Auto()(schedule, RNG)
+    assert found == [asked]

@@ -154,3 +154,59 @@ def test_a_team_is_as_much_faster_as_it_is_expected_to_be() -> None:
     assert estimates.table([("a", 1)], ["one", "four"]) == [pytest.approx([8.0, 2.0])]
     estimates.joins("four", 2.0)  # another team of that name
     assert estimates.table([("a", 1)], ["one", "four"]) == [pytest.approx([8.0, 4.0])]
+
+
+def test_what_was_expected_of_a_worker_is_not_expected_of_another_one_of_that_name() -> None:
+    estimates = Estimates([1], lambda number, worker, partition: 8.0)
+    for _ in range(2):
+        estimates.joins("team", 1.0)
+        assert estimates.table([("a", 1)], ["team"]) == [[8.0]]
+    estimates.joins("team", 4.0)
+    assert estimates.table([("a", 1)], ["team"]) == [[2.0]]
+
+
+def test_a_worker_as_fast_as_one_device_takes_as_long_as_its_rows() -> None:
+    estimates = Estimates([1, 3])
+    estimates.joins("one", 1.0)
+    assert [estimates.expected("a", 1, "one", partition) for partition in (0, 1)] == [0.5, 1.5]
+
+
+def test_a_forgotten_trial_costs_what_is_usual() -> None:
+    estimates = Estimates([1])
+    for name, seconds in (("a", 9.0), ("b", 1.0), ("c", 1.0)):
+        estimates.measured(name, 1, "w1", 0, seconds)
+    estimates.forget("a")
+    assert estimates.table([("a", 1)], ["w1"]) == [[pytest.approx(1.0)]]
+
+
+# ---------------------------------------------------------------------------------------------- classes
+
+
+def paired(slow: float, measured: float = 1.0, noise: float = 0.0, *, prior: bool = True) -> Estimates:
+    """Return estimates of w1 and w2, which is expected to be ``slow``, and was measured to be slower than that."""
+    estimates = Estimates([1], (lambda number, worker, partition: slow if worker == "w2" else 1.0) if prior else None)
+    estimates.speeds._slowness = {"w2": math.log(measured)}
+    estimates.speeds._errors.append(noise)
+    return estimates
+
+
+@pytest.mark.parametrize(
+    ("estimates", "number"),
+    [
+        (paired(1.03), 2),
+        (paired(0.97), 2),  # the first one is the slower
+        (paired(1.02, 1.03), 1),  # exactly 2% are slight, and 5% of chance with them
+        (paired(1.03, 1.03), 2),
+        (paired(1.0, 1.05, prior=False), 1),
+        (paired(1.0, 1.15, prior=False), 2),
+        (paired(1.0, 1.15, 0.05, prior=False), 1),  # up to e^0.2
+        (paired(1.0, 1.25, 0.05, prior=False), 2),
+    ],
+)
+def test_slight_differences_tell_workers_apart_if_they_were_expected(estimates: Estimates, number: int) -> None:
+    assert len(estimates.classes(["w1", "w2"], [1])) == number
+
+
+def test_a_worker_alone_is_a_class() -> None:
+    assert paired(1.0).classes(["w1"], [1]) == (("w1",),)
+    assert paired(1.0).classes([], [1]) == ((),)

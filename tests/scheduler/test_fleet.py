@@ -9,9 +9,10 @@ import pytest
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.fusion import Fusion, companions
-from hopfleet.scheduler.policies.fleet import fleet
+from hopfleet.scheduler.policies.fleet import _alike, _late, _rows, fleet
 from hopfleet.scheduler.slots import Assignment
-from tests.helpers.schedule_desk import Desk
+from tests.helpers.schedule_desk import Desk, trial
+from tests.helpers.shop_floor import shop_floor
 
 ANY = Fusion(lambda config: None, memory=100, size=1)
 
@@ -82,9 +83,9 @@ def test_workers_prepare_different_rows_and_then_exchange_them():
     second = choice(desk)
     assert second.unit.partition == 1
     desk.schedule.start("w2", Unit("t3", 1, 1), 2)
-    for worker, trial in (("w1", "t1"), ("w2", "t3")):
-        desk.schedule.finish(worker, desk.schedule.slots[worker].unit_of(trial), 1.0, {})
-        desk.schedule.saved(VersionRef(trial, 1, 0), durable=False)
+    for worker, name in (("w1", "t1"), ("w2", "t3")):
+        desk.schedule.finish(worker, desk.schedule.slots[worker].unit_of(name), 1.0, {})
+        desk.schedule.saved(VersionRef(name, 1, 0), durable=False)
     # t2, t3 and t4 owe partition 0, which w1 has read.
     found = choice(desk)
     assert (found.worker, found.unit.partition) == ("w1", 0) and found.unit.trial != "t1"
@@ -133,3 +134,77 @@ def test_a_worker_that_can_take_nothing_is_passed_over():
     assert fleet(desk.schedule, random.Random(0)) is None
     desk.schedule.saved(VersionRef("t1", 1, 0), durable=False)
     assert choice(desk) == Assignment("w2", Unit("t1", 1, 1), ())
+
+
+# ------------------------------------------------------------------------------------------ decision by decision
+
+
+@pytest.mark.parametrize(("share", "late"), [(10.0, None), (16.0, None), (17.0, "t1")])
+def test_a_trial_is_late_if_one_more_group_would_make_it_the_last(share, late):
+    """Three trials of 32 s each on two workers end after 48 s at the earliest."""
+    schedule = shop_floor("slow", "slow2", trials=0)
+    for number in (1, 2, 3):
+        schedule.add(trial(number)).expected = 8.0
+    able = [*schedule.trials.values()]
+    found = _late(schedule, schedule.slots["slow"], able, share)
+    assert (found.trial.id if found else None) == late
+
+
+def test_a_trial_without_a_partner_is_late_even_if_the_workers_have_time():
+    """Alone it takes longer than all trials take on average, and any delay is one of the whole search."""
+    schedule = shop_floor("slow", "slow2", trials=2)
+    found = _late(schedule, schedule.slots["slow"], [*schedule.trials.values()], 1.0)
+    assert found is not None and found.trial.id == "t2"
+    assert _late(schedule, schedule.slots["slow"], [schedule.trials["t1"]], 32.0) is None
+
+
+def test_trials_with_devices_share_the_workers_that_have_as_many():
+    desk = Desk(None, trials=3)
+    schedule = desk.schedule
+    for worker, devices in (("two", 2), ("pair", 2)):
+        schedule.join(worker, None, devices)
+    everyone = ["w1", "two", "pair"]
+    workers, trials = _alike(schedule, schedule.slots["two"])
+    assert (workers, [each.trial.id for each in trials]) == (everyone, ["t1", "t2", "t3"])
+    schedule.allocated = True
+    for name, devices in (("t1", 1), ("t2", 2), ("t3", 2)):
+        schedule.allocations.grant(desk[name], devices, 2)
+    workers, trials = _alike(schedule, schedule.slots["two"])
+    assert (workers, [each.trial.id for each in trials]) == (["two", "pair"], ["t2", "t3"])
+    workers, trials = _alike(schedule, schedule.slots["w1"])
+    assert (workers, [each.trial.id for each in trials]) == (["w1"], ["t1"])
+
+
+class TestRows:
+    def rows(self, desk: Desk, epoch: int, *names: str) -> int:
+        return _rows(desk.schedule, desk.schedule.slots["w1"], epoch, [desk[name] for name in names])
+
+    def test_rows_that_trials_of_an_earlier_epoch_have_visited_are_not_prepared(self):
+        desk = Desk(None, None, valid=0, trials=2, epochs=9)
+        train(desk, "t1", 0, 1)
+        desk.train("w1", "t2", 1)
+        desk.schedule.slots["w1"].warm = None
+        # t2 has visited partition 1 in the first epoch; t1 begins the second.
+        assert self.rows(desk, 2, "t1") == 0
+        assert self.rows(desk, 1, "t2") == 0
+
+    def test_rows_that_most_trials_owe_come_first(self):
+        desk = Desk(None, None, partitions=2, valid=0, trials=3, epochs=9)
+        desk.train("w1", "t1", 0)
+        desk.train("w1", "t2", 1)
+        desk.schedule.slots["w1"].warm = None
+        assert self.rows(desk, 1, "t1", "t3") == 1
+        assert self.rows(desk, 1, "t2", "t3") == 0
+
+    def test_only_training_in_the_same_epoch_prepares_rows_elsewhere(self):
+        desk = Desk(None, None, valid=1, trials=3, epochs=9)
+        desk.train("w2", "t3", 0, 1)
+        desk.start("w2", "t3", 0, evaluate=True)
+        assert self.rows(desk, 1, "t1") == 0
+        desk.schedule.finish("w2", desk.schedule.slots["w2"].unit, 1.0, {})
+        desk.schedule.end_epoch("t3")
+        desk.start("w2", "t3", 0)  # in the second epoch
+        assert self.rows(desk, 1, "t1") == 0
+        desk.schedule.give_up("w2", "t3")
+        desk.start("w2", "t2", 0)
+        assert self.rows(desk, 1, "t1") == 1

@@ -67,6 +67,32 @@ def test_members_of_a_stack_stay_if_they_take_little_more_than_that(seconds, who
     assert along(desk, "w1", Unit("t1", 1, 0), fusion) == ["t2", "t3", "t4", "t5"][:stay]
 
 
+def test_a_trial_that_takes_just_its_share_is_a_companion():
+    """Trials of 1, 2 and 1 seconds on two workers: 2 seconds are the share of each."""
+    desk = Desk(None, None, trials=3, valid=0)
+    for number, seconds in enumerate((1.0, 2.0, 1.0), 1):
+        desk[f"t{number}"].seconds, desk[f"t{number}"].measured = seconds, 1
+    fusion = Fusion(lambda config: None, most=99, memory=100, size=1)
+    assert along(desk, "w1", Unit("t1", 1, 0), fusion) == ["t2"]
+
+
+@pytest.mark.parametrize(("held", "members"), [(("t2", "t3", "t4"), ["t2", "t3", "t4"]), (("t2", "t3"), ["t2"])])
+def test_trials_of_another_form_stay_only_if_all_of_them_are_there(held, members):
+    """5 seconds are a share, and 6.25 may be taken by those that stay: 1 and 2, and half of the 5 of the other form."""
+    desk = Desk(None, None, trials=6, valid=0)
+    for number, (form, seconds) in enumerate(zip("aabbxx", (1.0, 2.0, 2.5, 2.5, 1.0, 1.0), strict=True), 1):
+        desk[f"t{number}"].trial.config["form"] = form  # type: ignore[index]
+        desk[f"t{number}"].seconds, desk[f"t{number}"].measured = seconds, 1
+    for name in held:
+        desk[name].holder = "w1"
+    fusion = Fusion(lambda config: None, lambda config: config["form"], whole=True, most=99, memory=100, size=1)
+    assert along(desk, "w1", Unit("t1", 1, 0), fusion) == members
+
+
+def test_the_limit_of_members_is_a_whole_number():
+    assert Fusion(lambda config: None, memory=10).limit(3) == 3
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_nobody_waits_for_a_straggler_on_another_worker(workers):
     """Six trials train together, and the device works for one of them as long as for the others together, twice."""

@@ -218,7 +218,7 @@ def test_no_plan_is_made_where_trials_stay():
     for sticky in (True, False):
         state.sticky = sticky
         policy._choose(state, random.Random(0))
-        assert (policy._news == -1) is sticky
+        assert (policy._news is None) is sticky
     desk = Desk((0,), (1,), trials=2)
     desk.schedule.sticky = True
     assert ShopView().look(desk.schedule).sticky

@@ -10,7 +10,7 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.invariants import validate
-from hopfleet.scheduler.progress import Outcome, Save, Saved
+from hopfleet.scheduler.progress import Outcome, Save, Saved, Setback
 from tests.helpers.schedule_desk import Desk
 
 
@@ -286,3 +286,30 @@ def test_a_worker_that_gets_a_partition_can_take_those_that_owe_it():
     validate(desk.schedule)
     assert sorted(p.trial.id for p in desk.schedule.able(desk.schedule.slots["w1"])) == ["t1", "t2"]
     assert desk.schedule.replicas(1) == 2
+
+
+def test_units_that_end_in_whatever_way_are_counted():
+    desk = Desk(None, None, trials=2)
+    desk.train("w1", "t1", 0)
+    desk.start("w1", "t1", 1)
+    desk.schedule.abandon("w1", "t1")
+    desk.start("w2", "t2", 1)
+    desk.schedule.leave("w2")
+    assert desk.schedule.ends == 3
+
+
+def test_the_longest_evaluation_is_known():
+    desk = Desk(None, trials=1, partitions=1, valid=2)
+    desk.train("w1", "t1", 0)
+    for partition, seconds in enumerate((3.0, 2.0)):
+        desk.start("w1", "t1", partition, evaluate=True)
+        desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, seconds, {})
+    assert desk.schedule.evaluation_seconds == 3.0
+
+
+def test_a_trial_that_trains_again_is_no_suspect():
+    desk = Desk(None)
+    desk.schedule.blame("t1", Setback.UNIT, "killed")
+    assert desk["t1"].losses == ["killed"]
+    desk.train("w1", "t1", 0)
+    assert desk["t1"].losses == []

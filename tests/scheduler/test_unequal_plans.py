@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -17,46 +16,7 @@ from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import TICK
 from tests.helpers.schedule_desk import trial
-
-SPEEDS = {"slow": 1.0, "fast": 4.0, "quick": 4.0}
-"""Of workers by name."""
-RNG = random.Random(0)
-
-
-def shop_floor(
-    *workers: str, trials: int = 2, epochs: int = 2, partitions: int = 2, valid: int = 1, onward: int = 0
-) -> Schedule:
-    """Return a schedule at 100 seconds; a unit of trial n takes n times 8 seconds on a worker of speed 1."""
-    prior = lambda number, worker, partition: 8.0 * number / SPEEDS[worker]  # noqa: E731
-    schedule = Schedule(partitions, valid, Estimates([1.0] * partitions, prior))
-    schedule.now = 100.0
-    for worker in workers:
-        schedule.join(worker, None)
-    for number in range(1, trials + 1):
-        schedule.add(trial(number, epochs), onward=onward)
-    return schedule
-
-
-def begin(schedule: Schedule, worker: str, name: str, partition: int = 0, **options: Any) -> Unit:
-    unit = Unit(name, schedule.trials[name].epoch, partition)
-    schedule.start(worker, unit, 1, **options)
-    return unit
-
-
-def end(schedule: Schedule, worker: str, seconds: float) -> None:
-    schedule.now += seconds
-    unit = schedule.slots[worker].unit
-    assert unit is not None
-    schedule.finish(worker, unit, seconds, {})
-
-
-def decide(policy: Unequal, schedule: Schedule) -> list[tuple[str, str]]:
-    """Start units until the policy waits, and return which trials start where."""
-    started = []
-    while (found := policy(schedule, RNG)) is not None:
-        schedule.start(found.worker, found.unit, 1)
-        started.append((found.unit.trial, found.worker))
-    return started
+from tests.helpers.shop_floor import RNG, SPEEDS, begin, decide, end, shop_floor
 
 
 class TestShop:
@@ -471,12 +431,8 @@ class TestHome:
         schedule = shop_floor("fast", "quick", "slow")
         one, two = schedule.trials["t1"], schedule.trials["t2"]
         two.holder = "fast"
-        assert sorted(
-            (each.trial.id, worker) for each, worker in _at_home(schedule, [(one, "fast"), (two, "quick")])
-        ) == [
-            ("t1", "quick"),
-            ("t2", "fast"),
-        ]
+        found = _at_home(schedule, [(one, "fast"), (two, "quick")])
+        assert sorted((each.trial.id, worker) for each, worker in found) == [("t1", "quick"), ("t2", "fast")]
 
     def test_a_worker_that_is_idle_and_was_not_chosen_may_be_home(self) -> None:
         schedule = shop_floor("fast", "quick", "slow")

@@ -207,3 +207,75 @@ def test_a_flotilla_is_kept_if_any_of_it_may_go_on():
     assert desk.schedule.keeps(desk.schedule.slots["w1"])
     desk.schedule.abandon("w1", "t2")
     assert not desk.schedule.keeps(desk.schedule.slots["w1"])
+
+
+def test_a_team_that_joins_is_no_longer_forming():
+    schedule = Schedule(2, 1)
+    schedule.forming = 3
+    counted = []
+    for number in range(4):
+        schedule.join(f"w{number}", None)
+        counted.append(schedule.forming)
+    assert counted == [2, 1, 0, 0]
+
+
+def test_a_worker_that_retires_reads_for_no_other_trial_and_is_counted_once():
+    schedule = Desk((0, 1), (0,)).schedule
+    assert [schedule.replicas(partition) for partition in (0, 1)] == [2, 1]
+    schedule.retire("w2")
+    assert [schedule.replicas(partition) for partition in (0, 1)] == [1, 1]
+    schedule.leave("w2")
+    assert [schedule.replicas(partition) for partition in (0, 1)] == [1, 1]
+    schedule.leave("w1")
+    assert [schedule.replicas(partition) for partition in (0, 1)] == [0, 0]
+
+
+def test_devices_of_a_worker_that_is_lost_before_it_is_told_to_go_make_no_team():
+    schedule = Desk(None, None, None).schedule
+    for worker in ("w1", "w2"):
+        schedule.retire(worker, for_teams=True)
+        assert schedule.slots[worker].for_teams
+    schedule.retire("w3")
+    assert not schedule.slots["w3"].for_teams and schedule.regrouping == 2
+    schedule.leave("w1")
+    assert schedule.regrouping == 1
+    schedule.leave("w3")
+    assert schedule.regrouping == 1
+
+
+def test_the_reason_why_a_unit_is_given_up_is_kept_until_it_ends():
+    desk = Desk(None)
+    desk.start("w1", "t1", 0)
+    desk.schedule.mark_overdue("w1", "too slow")
+    assert desk.schedule.slots["w1"].overdue == "too slow"
+    desk.schedule.abandon("w1", "t1")
+    assert desk.schedule.slots["w1"].overdue == ""
+
+
+def test_a_partition_is_placed_once_on_a_worker_that_does_not_read_all():
+    schedule = Schedule(2, 3)
+    schedule.join("some", (0,), valid=(0,))
+    schedule.join("all", None)
+    for worker in ("some", "all"):
+        with pytest.raises(AssertionError):
+            schedule.place(worker, 0)
+        with pytest.raises(AssertionError):
+            schedule.place_valid(worker, 0)
+
+
+def test_times_of_teams_are_expected_by_their_speed():
+    """A trial is compared with others by its time on one device, whichever worker joined first."""
+    schedule = Schedule(1, 0, Estimates([1], lambda number, worker, partition: 8.0))
+    schedule.speed = lambda devices: devices / 2
+    schedule.join("team", None, 8)
+    progress = schedule.add(trial(1))
+    assert schedule.expected(progress, "team", 0) == 2.0
+    assert progress.expected == 2.0 * 4
+
+
+def test_chained_trials_are_those_that_others_follow():
+    schedule = Schedule(2, 1)
+    assert schedule.add(trial(1)).onward == 0 and not schedule.chained
+    assert schedule.add(trial(2), onward=1).onward == 1 and schedule.chained
+    schedule.resume("t2", 3)
+    assert schedule.trials["t2"].onward == 0

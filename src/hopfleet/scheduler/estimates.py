@@ -64,8 +64,9 @@ class Estimates:
 
     def beforehand(self, number: int, worker: str) -> float | None:
         """Return the prior mean time of a trial's units on a worker; None without a prior."""
-        if self._prior is None:
-            return None
+        return None if self._prior is None else self._mean(number, worker)
+
+    def _mean(self, number: int, worker: str) -> float:
         return sum(self._base(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
 
     def table(self, trials: Sequence[tuple[str, int]], workers: Sequence[str]) -> list[list[float]]:
@@ -87,7 +88,7 @@ class Estimates:
         means = self._means.setdefault(number, {})
         for worker in workers:
             if worker not in means:
-                means[worker] = self.beforehand(number, worker) or 0.0
+                means[worker] = self._mean(number, worker)
         return [means[worker] for worker in workers]
 
     def classes(self, workers: Sequence[str], trials: Sequence[int]) -> Classes:

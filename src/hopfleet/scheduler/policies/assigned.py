@@ -94,6 +94,7 @@ def _task(schedule: Schedule, progress: Progress, workers: list[str]) -> Task:
 
 def _free(schedule: Schedule, worker: str) -> float:
     """Return in how many seconds a worker will have ended what it trains."""
-    training = [unit for unit in schedule.slots[worker].told if unit.trains]
-    ends = (schedule.expected(schedule.trials[unit.trial], worker, unit.partition) for unit in training)
-    return max(0.0, schedule.slots[worker].started + sum(ends) - schedule.now) if training else 0.0
+    slot = schedule.slots[worker]
+    units = (unit for unit in slot.told if unit.trains)
+    seconds = sum(schedule.expected(schedule.trials[unit.trial], worker, unit.partition) for unit in units)
+    return max(0.0, slot.started + seconds - schedule.now)

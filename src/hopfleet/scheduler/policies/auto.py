@@ -77,7 +77,7 @@ class Auto(Dispatcher):
         self._rule: DispatchRule = match_and_reserve
         self._planner = ByPortfolio()
         #: The basis of the choice: the view's news, the noise and whether it was known, and the units left.
-        self._news = -1
+        self._news: int | None = None
         self._noise = 0.0
         self._units = 0
         self._known = False
@@ -96,7 +96,7 @@ class Auto(Dispatcher):
     def _choose(self, state: ShopState, rng: random.Random) -> Sequence[Start]:
         # Plans do not account for trials that stick to their workers.
         if len(state.idle_trials) > SEVERAL * len(state.worker_free) or not state.plannable or state.sticky:
-            self._news = -1
+            self._news = None
             return match_and_reserve(state)
         if self._shop_view.news != self._news:
             self._renew(state, rng, None)

@@ -55,13 +55,8 @@ class Balanced:
 
     def _chosen(self, schedule: Schedule, slot: Slot, outlook: Outlook) -> Cell | None:
         # A model that is being saved is available at any moment, and already is on the worker that holds it.
-        coming = {
-            trial: schedule.now
-            for trial, progress in schedule.ready.items()
-            if not progress.loadable_by(slot.worker) and trial not in outlook.config_free
-        }
-        if coming:
-            outlook = replace(outlook, config_free={**outlook.config_free, **coming})
+        coming = [trial for trial, progress in schedule.ready.items() if not progress.loadable_by(slot.worker)]
+        outlook = replace(outlook, config_free={**outlook.config_free, **dict.fromkeys(coming, schedule.now)})
         own = [cell for cell in self._left.own[slot.worker] if _trains(schedule, cell[0])]
         return choose(slot.worker, own, self._others(schedule, slot), self._cells, self._balance, outlook)
 
@@ -248,14 +243,11 @@ def _running(schedule: Schedule, progress: Progress) -> int | None:
 def _owed(schedule: Schedule, progress: Progress) -> dict[int, int]:
     """Return how often a trial will still visit each partition that has a worker, without the running unit."""
     epochs = progress.trial.epochs if progress.outcome is None else progress.epochs_ended
-    left = epochs * schedule.partitions - progress.version
-    if left <= 0:
-        return {}
-    laps = (left - 1) // schedule.partitions
+    laps = (epochs * schedule.partitions - progress.version - 1) // schedule.partitions
     running = _running(schedule, progress)
     owed = {}
     for partition in range(schedule.partitions):
         times = laps + (partition in progress.todo and partition != running)
-        if times and schedule.replicas(partition):
+        if times > 0 and schedule.replicas(partition):
             owed[partition] = times
     return owed

@@ -34,8 +34,8 @@ class Dispatcher(ABC):
         self._replicated: Policy = Balanced()
         self._unequal = Unequal()
         self._can_balance = installed()
-        self._layouts = -1
-        self._layout = Layout.EVERYWHERE
+        self._layouts: int | None = None
+        self._layout: Layout
         #: The starts of the last choice still to be made, and when they are valid: ends of units, news, idle ones.
         self._starts: list[Start] = []
         self._moment: tuple[int, int, set[int], set[int]] | None = None

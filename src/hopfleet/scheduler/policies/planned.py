@@ -38,7 +38,7 @@ class Planned(Dispatcher):
         self._mode = mode
         self._plan: Plan | None = None
         self._rule: DispatchRule = match_and_reserve
-        self._news = -1
+        self._news: int | None = None
 
     def _choose(self, state: ShopState, rng: random.Random) -> Sequence[Start]:
         if self._mode is Mode.NONE or not state.plannable:

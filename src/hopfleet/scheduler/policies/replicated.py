@@ -41,7 +41,7 @@ class Replicated:
         self._balanced = Balanced()
         self._chosen: Policy = self._balanced
         #: The basis of the choice: which worker reads what, and the units left.
-        self._layouts = -1
+        self._layouts: int | None = None
         self._units = 0
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
@@ -49,7 +49,7 @@ class Replicated:
         if isinstance(self._chosen, Assigned):
             if schedule.estimates.noise <= SLIGHT and self._chosen.fits(schedule):
                 return self._chosen(schedule, rng)
-            self._layouts = -1
+            self._layouts = None
         if schedule.layouts != self._layouts or abs(units - self._units) > PART * self._units:
             self._layouts, self._units = schedule.layouts, units
             self._chosen = self._choice(schedule)
