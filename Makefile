@@ -50,9 +50,10 @@ WHAT ?= test
 steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy cores, and what failed; or WHAT=slow-tests
 	$(BIN)/python tools/steady.py --repeat $(REPEAT) $(if $(SEED),--seed $(SEED)) $(MAKE) --no-print-directory $(WHAT)
 
-test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 3,000 simulated seeds, coverage
+test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 1,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test
-	$(MAKE) --jobs=2 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
+	@# Many of the slow tests wait: for a cluster, a browser, a process that was killed.
+	$(MAKE) --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
 
 # Tests that need a Ray cluster run in one process, where they share it.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)

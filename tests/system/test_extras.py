@@ -13,6 +13,7 @@ import sys
 import textwrap
 import tomllib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -268,20 +269,11 @@ def test_every_module_that_needs_an_extra_is_tested() -> None:
     assert found == {need.module for need in NEEDS}
 
 
-def test_what_an_extra_promises_can_be_imported(tmp_path: Path) -> None:
-    needed = {extra: modules(extra) for extra in PROJECT["optional-dependencies"].keys() - {"cluster", "bench", "dev"}}
-    code = f"""
-        import importlib, os, warnings
-        os.environ["KERAS_BACKEND"] = "torch"
-        warnings.simplefilter("ignore")
-        for extra, names in {needed}.items():
-            for name in names:
-                try:
-                    importlib.import_module(name)
-                except Exception as error:
-                    print(f"[{{extra}}] promises {{name}}: {{error}}")
-    """
-    assert python(code, tmp_path, []) == ""
+def test_what_an_extra_promises_is_there_under_the_name_that_is_imported() -> None:
+    """The tests of each adapter import it; importing all of them here would take a minute."""
+    asked = PROJECT["optional-dependencies"].keys() - {"cluster", "bench", "dev"}
+    missing = {(extra, name) for extra in asked for name in modules(extra) if find_spec(name) is None}
+    assert missing == set()
 
 
 def modules(extra: str) -> list[str]:

@@ -108,6 +108,8 @@ def test_jupyterlab_shows_a_running_experiment_and_its_buttons_work(tmp_path: Pa
 def _use(page: Any, port: int) -> None:
     """Run the cell, and pause the experiment with the button in its output."""
     page.set_default_timeout(SECONDS * 1000)
+    # On a busy machine JupyterLab may ask for a kernel, or say that it was not ready; its first answer will do.
+    page.add_locator_handler(page.locator(".jp-Dialog"), lambda: page.locator(".jp-Dialog .jp-mod-accept").click())
     page.goto(f"http://localhost:{port}/lab/tree/mine.ipynb?token=secret")
     page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(state="attached")
     until(lambda: _started(page), "a cell that runs")
