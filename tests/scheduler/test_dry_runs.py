@@ -230,3 +230,38 @@ def test_ends_that_differ_by_rounding_only_are_one_event_in_a_rehearsal(apart, m
 
     rehearse(schedule, policy, laps=0)
     assert len({now for now in asked if now < 1.5}) == moments
+
+
+def test_units_that_run_end_in_the_order_of_their_times():
+    """The first worker is busy for longer than the second."""
+    state = initial_state([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0]])
+    state.start(0, 0)
+    state.start(1, 1)
+    seen = []
+    dry_run(state, lambda shop: seen.append(shop.now) or greedily(shop))
+    assert seen[0] == 1.0
+
+
+def test_a_rule_that_waits_for_nothing_never_ends():
+    assert dry_run(initial_state([[1.0], [1.0]]), lambda shop: []).makespan == math.inf
+    one = initial_state([[1.0], [1.0]])
+    one.start(0, 0)
+    # The first trial has ended, and the second never starts.
+    assert dry_run(one, lambda shop: []).makespan == math.inf
+    assert dry_run(one, greedily).makespan == 2.0
+
+
+def test_a_policy_is_asked_in_a_rehearsal_while_some_worker_and_some_trial_wait():
+    schedule = Schedule(2, 0, Estimates([1, 1], lambda number, worker, partition: 2.0))
+    for worker in ("w1", "w2"):
+        schedule.join(worker, None)
+    for number in (1, 2, 3):
+        schedule.add(trial(number, 1))
+
+    def one_at_a_time(copy, rng):
+        assert copy.idle and copy.ready
+        return None if any(slot.units for slot in copy.slots.values()) else longest_remaining(copy, rng)
+
+    assert rehearse(schedule, one_at_a_time, laps=0) == 12.0
+    assert rehearse(schedule, lambda copy, rng: None, laps=0) == 12.0, "a unit starts where nothing is waited for"
+    assert rehearse(schedule, longest_remaining, laps=0) == 6.0

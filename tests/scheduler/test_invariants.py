@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
-from hopfleet.scheduler.invariants import validate, validate_history
-from hopfleet.scheduler.progress import Saved
+from hopfleet.scheduler.invariants import stall, validate, validate_history
+from hopfleet.scheduler.progress import Outcome, Saved
 from tests.helpers.schedule_desk import Desk, trial
 
 
@@ -151,6 +152,7 @@ def sailed(first, second):
         [joined((0,), (0,)), joined(None, None), started(1), started(1, Work.EVALUATE)],
         [joined((0,), (0,)), m.RunStarted("x"), started(1)],
         [*sailed((1, 3), (2, 4)), evaluated("w1", 0), evaluated("w1", 4)],
+        [*sailed((1, 3), (1, 3)), m.RunStarted("x"), evaluated("w1", 2)],
     ],
 )
 def test_good_histories(history):
@@ -170,6 +172,7 @@ def test_good_histories(history):
         ([unit("t1", 1, 0, 1, 0), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
         ([unit("t1", 1, 0, 1, 0), failed("w2", 0.5), m.RunStarted("x")], "isolation: two units at once on t1"),
         ([*sailed((2, 3), (1, 3)), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
+        ([*sailed((1, 2), (2, 3)), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
         ([*sailed((1, 3), (1, 2)), evaluated("w1", 2.5)], "exclusive access: two units at once on w1"),
         ([joined((0,), None), started(1)], "completeness: w1 cannot read: t1 trains on partition 1"),
         (
@@ -181,3 +184,33 @@ def test_good_histories(history):
 def test_bad_histories(history, message):
     with pytest.raises(InvariantBroken, match=message):
         validate_history([*ADDED, *history], 2)
+
+
+def test_a_trial_that_goes_on_where_it_is_was_told_two_units():
+    desk = Desk(None, None, valid=0)
+    desk.start("w1", "t1", 0)
+    desk.schedule.start("w1", Unit("t1", 1, 1), 2, lookahead=True)
+    validate(desk.schedule)
+
+
+def test_workers_are_compared_with_the_trials_that_have_their_devices():
+    desk = Desk(None, trials=2)
+    desk.schedule.join("pair", None, 2)
+    desk.schedule.allocated = True
+    for name, devices in (("t1", 1), ("t2", 2)):
+        desk.schedule.allocations.grant(desk[name], devices, 2)
+    validate(desk.schedule)
+
+
+def test_a_stall_is_described_by_what_workers_read_and_trials_owe():
+    desk = Desk((1, 0), None, trials=3, epochs=2, valid=2)
+    desk.schedule.slots["w1"].valid = frozenset({1})
+    desk.train("w2", "t1", 1)
+    desk.train("w2", "t2", 0, 1)
+    desk.start("w2", "t3", 0)
+    desk.schedule.settle("t3", Outcome(TrialState.STOPPED, "slow"))
+    told = stall(desk.schedule)
+    assert "2 workers (w1 reads [0, 1], validation [1]; w2 reads all, validation all), 3 trials (" in told
+    assert "t1 owes [0] of epoch 1/2, version 1 held by w2, saved [], ready, to evaluate on []" in told
+    assert "t2 owes [0, 1] of epoch 2/2, version 2 held by w2, saved [], not ready, to evaluate on [0, 1]" in told
+    assert "reason='slow'" in told

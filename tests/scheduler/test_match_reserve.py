@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from hopfleet.scheduler.dryrun import dry_run
-from hopfleet.scheduler.policies.match_reserve import match_and_reserve
+from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_and_reserve
 from hopfleet.scheduler.shop_state import ShopState, initial_state
 
 ALL_BUSY = [(0, 3), (1, 2), (3, 0), (2, 1)]
@@ -71,3 +73,8 @@ def test_without_an_idle_trial_or_worker_nothing_starts():
     assert list(match_and_reserve(state)) == []
     nobody = ShopState(0.0, [0], [0.0], [0.0], wanted=[set()], idle_workers={0})
     assert list(match_and_reserve(nobody)) == []
+
+
+def test_the_policy_follows_the_rule():
+    state = initial_state([[2.0, 1.0], [1.0, 2.0]])
+    assert MatchReserve()._choose(state, random.Random(0)) == match_and_reserve(state) != []

@@ -128,3 +128,17 @@ def test_metrics_over_the_whole_set_bring_all_validation_data_to_every_worker():
     assert lost_valid(schedule, everywhere) == []
     schedule.leave("w1"), schedule.leave("w2"), schedule.leave("w3")
     assert lost_valid(schedule, ()) == [0, 1, 2]
+
+
+def test_a_partition_that_comes_for_evaluations_is_not_there_for_training():
+    schedule = schedule_of((0, 1), (3,), valid=((0,), (1, 2)))
+    assert lost(schedule, [Place("w1", 2, valid=True)]) == [2]
+    assert lost(schedule, [Place("w1", 2)]) == []
+
+
+def test_one_trial_that_trains_on_is_enough_to_need_its_evaluations():
+    schedule = schedule_of((0, 1, 2, 3), trials=2, valid=((0, 1),))
+    schedule.settle("t0", Outcome(TrialState.STOPPED))
+    assert lost_valid(schedule, ()) == [2]
+    schedule.settle("t1", Outcome(TrialState.STOPPED))
+    assert lost_valid(schedule, ()) == []

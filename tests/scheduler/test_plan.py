@@ -46,3 +46,13 @@ def test_a_unit_of_a_later_epoch_is_not_started():
     plan.workers[0] = [(0, 2, 0)]
     plan.trials[0] = [(0, 2, 0), (0, 2, 1)]
     assert list(rule(state)) == []
+
+
+def test_a_plan_begins_with_what_is_left_of_the_current_epochs():
+    state = initial_state([[1.0, 1.0], [1.0, 1.0]])
+    state.todo[1] = {}
+    state.idle_trials.discard(1)
+    state.sum_up()
+    plan = Plan(state, rotation())
+    assert plan.epoch == [2, 1]
+    assert plan.trials == [[(0, 1, 0), (0, 1, 1)], []]

@@ -11,9 +11,11 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.planner.exact import LIMIT
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
+from hopfleet.scheduler.plan import Plan
 from hopfleet.scheduler.policies import exact as exact_policy
 from hopfleet.scheduler.policies.exact import Exact
 from hopfleet.scheduler.policies.planned import Mode, Planned
+from hopfleet.scheduler.shop_state import initial_state
 from hopfleet.scheduler.slots import Assignment
 from tests.helpers.schedule_desk import Desk, trial
 
@@ -271,3 +273,16 @@ def test_of_several_units_of_a_pair_the_last_ones_are_left():
     answer = Timetable(Shop(2, 1, (unit, unit, other)), (2.0, 0.0, 1.0))
     planned = exact_policy._like(answer, in_order)(Shop(2, 1, (unit, other)))
     assert pairs(planned) == [(1, 0), (0, 0)]
+
+
+def test_a_plan_is_extended_where_it_no_longer_covers_what_is_left(monkeypatch):
+    covers, extended = True, []
+    monkeypatch.setattr(Plan, "covers", lambda plan, state, laps=0: covers)
+    policy, state = Planned(Planner()), initial_state([[1.0, 2.0], [2.0, 1.0]])
+    policy._choose(state, RNG)
+    monkeypatch.setattr(Plan, "extend", lambda plan, state: extended.append(state))
+    policy._choose(state, RNG)
+    assert extended == []
+    covers = False
+    policy._choose(state, RNG)
+    assert extended == [state]

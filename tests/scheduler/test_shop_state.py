@@ -121,3 +121,23 @@ def test_all_trials_of_a_copy_lose_the_same_number_of_epochs(most, laps):
 
 def test_a_state_without_trials_is_copied():
     assert ShopState(0.0, [0], [0.0], [0.0]).copy(0).units == 0
+
+
+def test_a_worker_can_take_idle_trials_that_still_want_it():
+    state = initial_state([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+    assert state.laps == [0, 0, 0]
+    state.start(0, 0)
+    assert state.able(1) == {1, 2} and state.able(0) == {1, 2}
+    state.now = 1.0
+    state.finish(0)
+    assert state.able(1) == {0, 1, 2} and state.able(0) == {1, 2}
+
+
+def test_a_copy_has_epochs_of_its_own():
+    state = initial_state([[1.0], [1.0]], laps=1)
+    copy = state.copy(1)
+    assert copy.epoch == [1, 1]
+    copy.start(0, 0)
+    copy.now = 1.0
+    copy.finish(0)
+    assert copy.epoch == [2, 1] and state.epoch == [1, 1]

@@ -13,6 +13,7 @@ from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_view import Layout, ShopView, layout
+from hopfleet.scheduler.slots import Assignment
 from tests.helpers.schedule_desk import Desk, trial
 
 
@@ -348,3 +349,44 @@ def test_expected_times_that_change_relative_to_each_other_are_news(noise, times
     state = view.look(desk.schedule)
     assert [row[0] for row in state.seconds] == list(times)
     assert view.news - before == news
+
+
+# ------------------------------------------------------------------------------------------ one look at a time
+
+
+def test_a_start_becomes_an_assignment_once_the_model_is_there():
+    desk, view = Desk((0,), (1,), trials=2, valid=0), ShopView()
+    desk.train("w1", "t2", 0)
+    view.look(desk.schedule)
+    assert view.assignment(desk.schedule, (1, 1)) is None
+    assert view.assignment(desk.schedule, (0, 1)) == Assignment("w2", Unit("t1", 1, 1))
+    desk.schedule.saved(VersionRef("t2", 1, 1), durable=False)
+    assert view.assignment(desk.schedule, (1, 1)) == Assignment("w2", Unit("t2", 1, 1))
+
+
+def test_a_trial_that_goes_on_after_it_owed_nothing_is_news():
+    desk, view = Desk((0, 1), trials=2, epochs=1, valid=0), ShopView()
+    desk.train("w1", "t1", 0, 1)
+    view.look(desk.schedule)
+    before = view.news
+    view.look(desk.schedule)
+    assert view.news == before
+    desk.schedule.end_epoch("t1")
+    desk.schedule.resume("t1", 2)
+    assert view.look(desk.schedule).owes(0)
+    assert view.news == before + 1
+
+
+def test_who_is_idle_and_what_runs():
+    desk, view = Desk((0,), (1,), partitions=2, trials=2, valid=1, epochs=1), ShopView()
+    state = view.look(desk.schedule)
+    assert (state.idle_workers, state.runs) == ({0, 1}, {})
+    desk.start("w1", "t2", 0)
+    state = view.look(desk.schedule)
+    assert (state.idle_workers, state.idle_trials, state.runs) == ({1}, {0}, {0: 1})
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, 1.0, {})
+    desk.schedule.saved(VersionRef("t2", 1, 1), durable=False)
+    desk.train("w2", "t2", 1)
+    desk.start("w2", "t2", 0, evaluate=True)
+    state = view.look(desk.schedule)
+    assert (state.idle_workers, state.idle_trials, state.runs) == ({0}, {0}, {1: -1})

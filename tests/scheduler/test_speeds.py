@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 
 import pytest
 
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.longest_remaining import by_load
 from hopfleet.scheduler.schedule import Schedule
-from hopfleet.scheduler.speeds import EQUAL, Speeds, classes
+from hopfleet.scheduler.speeds import ALIKE, EQUAL, ROUNDING, SUDDEN, Speeds, classes
 from tests.helpers.schedule_desk import trial
 
 
@@ -133,3 +134,71 @@ def test_a_table_of_expected_seconds() -> None:
     known, unknown = estimates.table([("a", 0), ("b", 1)], ["w1", "w2"])
     assert known == pytest.approx([2.0, 8.0])
     assert unknown == pytest.approx(known)
+
+
+# ------------------------------------------------------------------------------------------ number by number
+
+
+def shown(*values: float) -> Speeds:
+    """Return what units of trials that cost what was expected show of a worker, as logarithms."""
+    speeds = Speeds(costs_known=True)
+    for value in values:
+        speeds.measured("a", "w1", value)
+    return speeds
+
+
+@pytest.mark.parametrize(
+    ("values", "slowness"),
+    [
+        ((0.0, 0.0, 0.0, 0.1, 0.3), 0.0),  # the median
+        ((0.0, 0.0, 0.0, 0.5, 0.7), 0.6),  # two in a row, far above it
+        ((0.0, 0.0, 0.0, -0.5, -0.7), -0.6),
+        ((0.0, 0.0, 0.0, SUDDEN, SUDDEN), 0.0),
+        ((0.0, 0.0, 0.0, -SUDDEN, -SUDDEN), 0.0),
+        ((0.0, 0.0, 0.0, 0.0, 0.9), 0.0),  # one odd unit
+        ((0.0, 0.0, 0.0, 0.0, -0.9), 0.0),
+        ((0.0, 0.0, 0.0, -0.9, 0.0), 0.0),
+        ((ROUNDING,), 0.0),
+    ],
+)
+def test_the_median_counts_unless_two_units_in_a_row_are_far_from_it(
+    values: tuple[float, ...], slowness: float
+) -> None:
+    assert shown(*values).slowness("w1") == pytest.approx(slowness, abs=1e-12)
+
+
+def test_a_worker_may_become_as_fast_as_it_was_slow() -> None:
+    speeds = Speeds(costs_known=True)
+    speeds._slowness["w1"] = 0.3
+    speeds.measured("a", "w1", -0.3)
+    assert speeds.slowness("w1") == -0.3
+
+
+def test_an_error_is_what_neither_the_trial_nor_the_worker_explains() -> None:
+    speeds = Speeds(costs_known=True)
+    speeds._costs["a"], speeds._slowness["w1"] = 0.5, 1.0
+    speeds.measured("a", "w1", 2.0)
+    assert speeds.noise == 0.5
+
+
+def test_a_cost_that_was_asked_for_is_forgotten_too() -> None:
+    speeds = Speeds(costs_known=False)
+    speeds.measured("a", "w1", 1.0)
+    assert speeds.cost("a") == 1.0
+    speeds.forget("a")
+    assert speeds.cost("a") is None
+
+
+def test_what_was_expected_counts_for_another_worker_and_where_nothing_was_measured() -> None:
+    speeds = Speeds(costs_known=True)
+    assert speeds.cost("a") == 0.0
+    speeds._trials["a"] = deque([("w2", 1.0)])
+    assert speeds._cost_elsewhere("a", "w1") == 0.5
+    assert speeds._cost_elsewhere("a", None) == 1.0
+
+
+def test_classes_differ_by_more_than_their_limits() -> None:
+    assert classes(("a", "b"), [1.0, 2.0], math.log(2.0)) == (("a", "b"),)
+    assert classes(("a", "b"), [1.0, 2.0], 0.6) == (("a",), ("b",))
+    assert classes(("a", "b", "c"), [1.0, ALIKE, 2.0], 0.0) == (("a", "b"), ("c",))
+    assert classes(("a", "b", "c"), [1.0, 1.03, 2.0], 0.0) == (("a",), ("b",), ("c",))

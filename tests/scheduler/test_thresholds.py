@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.dryrun import Outcome
 from hopfleet.scheduler.policies import monte_carlo, replicated
+from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.fleet import fleet
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.monte_carlo import MonteCarlo
+from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.replicated import Replicated
 from hopfleet.scheduler.shop_state import initial_state
 from tests.helpers.schedule_desk import Desk
@@ -204,3 +207,48 @@ def test_a_trial_or_a_worker_starts_once(monkeypatch):
     monkeypatch.setattr(monte_carlo, "_randomly", drawn)
     state = initial_state([[1.0, 1.0], [1.0, 1.0]])
     assert MonteCarlo()._choose(state, random.Random(0)) == [(0, 0)]
+
+
+def test_units_that_take_no_time_are_drawn_too():
+    state = initial_state([[0.0], [0.0]])
+    drawn = {monte_carlo._randomly(random.Random(seed), [])(state)[0][0] for seed in range(20)}
+    assert drawn == {0, 1}
+
+
+def test_work_of_a_trial_and_of_its_worker_add_up():
+    """Ten seconds on either side are more than eleven on one."""
+    state = initial_state([[1.0, 1.0], [1.0, 1.0]])
+    state.trial_left, state.worker_left = [10.0, 1.0], [10.0, 0.0]
+    drawn = [monte_carlo._randomly(random.Random(seed), [])(state)[0] for seed in range(100)]
+    assert drawn.count((0, 0)) > 90
+
+
+# ------------------------------------------------------------------------------------------------ portfolio
+
+
+@pytest.mark.parametrize(
+    ("units", "seconds", "calls"),
+    [
+        # The first plan, and a later one: by the solver where the run takes a hundred times as long, else by effort.
+        (10, 85.0, [{"effort": 30_000, "seconds": 0.85}, {"effort": 20_000}]),
+        (10, 84.0, [{"effort": 60_000}, {"effort": 20_000}]),
+        (2, 84.0, [{"effort": 12_000}, {"effort": 12_000}]),
+        (500, 84.0, [{"effort": 300_000}, {"effort": 20_000}]),
+        (501, 84.0, [{"effort": 20_000}, {"effort": 20_000}]),
+    ],
+)
+def test_the_first_plan_may_take_longer(monkeypatch, units, seconds, calls):
+    asked = []
+    for name in ("best", "plan"):
+        monkeypatch.setattr(portfolio_policy.portfolio, name, lambda shop, rng, **how: asked.append(how))
+    monkeypatch.setattr(portfolio_policy, "for_solver", lambda units: True)
+    monkeypatch.setattr(portfolio_policy, "lower_bound", lambda shop: seconds)
+    planner, shop = portfolio_policy.ByPortfolio(), SimpleNamespace(units=range(units))
+    for _ in range(2):
+        planner(shop, RNG)
+    assert asked == calls
+
+
+def test_the_portfolio_is_a_planner_like_others():
+    policy = portfolio_policy.Portfolio(Mode.PRIORITY)
+    assert isinstance(policy._planner, portfolio_policy.ByPortfolio) and policy._mode is Mode.PRIORITY

@@ -94,3 +94,13 @@ def test_evaluations_are_compared_with_evaluations():
 
 def test_nobody_looks_before_it_can_matter():
     assert (shortest("auto"), shortest(3.0), shortest(None)) == (FLOOR, 3.0, None)
+
+
+def test_the_member_that_was_lost_most_often_decides_for_all():
+    desk = Desk()
+    desk.train("t1", 0, 1.0)
+    for number, name in enumerate(("t1", "t2"), 1):
+        desk.schedule.start("w1", Unit(name, 1, 1), number, 1)
+    desk.schedule.blame("t2", Setback.UNIT, "killed")
+    desk.schedule.blame("t2", Setback.UNIT, "killed")
+    assert limit(desk.schedule, desk.slot, "auto") == 4 * FLOOR

@@ -369,3 +369,49 @@ def test_the_unit_after_the_next_follows_a_fixed_order():
     desk.schedule.start("w1", Unit("t1", 1, 2), 1)
     desk.schedule.finish("w1", Unit("t1", 1, 2), 1.0, {})
     assert progress.owed_after(0, None) == {1, 3}
+
+
+# ------------------------------------------------------------------------------------------------- who may go on
+
+
+def able(desk, worker):
+    return [progress.trial.id for progress in desk.schedule.able(desk.schedule.slots[worker])]
+
+
+def test_other_workers_can_take_a_trial_while_its_newest_version_is_a_file():
+    desk = Desk(None, None)
+    desk.train("w1", "t1", 0)
+    assert (able(desk, "w1"), able(desk, "w2")) == (["t1"], [])
+    desk.schedule.saved(VersionRef("t1", 1, 1), durable=False)
+    assert (able(desk, "w1"), able(desk, "w2")) == (["t1"], ["t1"])
+    desk.schedule.dropped(VersionRef("t1", 1, 1))
+    assert (able(desk, "w1"), able(desk, "w2")) == (["t1"], [])
+    desk.schedule.saved(VersionRef("t1", 1, 2), durable=False)
+    desk.schedule.lost(VersionRef("t1", 1, 2), "w1")
+    assert (able(desk, "w1"), able(desk, "w2")) == ([], [])
+
+
+def test_a_save_that_ends_is_waited_for_no_longer_whatever_its_end():
+    desk = Desk(None)
+    desk.train("w1", "t1", 0)
+    ends = (
+        lambda ref: desk.schedule.saved(ref, durable=True),
+        desk.schedule.premature,
+        desk.schedule.dropped,
+        lambda ref: desk.schedule.lost(ref, None, ref.attempt),
+    )
+    for attempt, end in enumerate(ends, 1):
+        for on_node in (False, True):
+            ref = VersionRef("t1", 1, attempt)
+            desk.schedule.save("t1", attempt, Save(1, True, "w1"))
+            desk.schedule.delay(ref, on_node=on_node)
+            assert desk.schedule.stuck == {"w1"}
+            end(ref)
+            assert (desk["t1"].saves, desk.schedule.delayed, desk.schedule.unsent) == ({}, {}, {})
+
+
+def test_the_file_of_a_unit_that_is_not_known_to_have_finished_is_dropped():
+    desk = Desk(None)
+    desk.schedule.save("t1", 3, Save(1, True, "w1"))
+    desk.schedule.premature(VersionRef("t1", 1, 3))
+    assert (desk["t1"].saves, desk["t1"].saved, desk["t1"].stale) == ({}, {}, [(1, 3)])
