@@ -137,11 +137,12 @@ def _stratified(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int
         found = np.diff(np.floor(edges * before + 0.5) - last).astype(int)
         dealers[value] = Sized(found.tolist(), derive(seed, "split", value))
     for chunk in chunks:
-        values = np.array([value if value is not None else "\0" for value in _texts(chunk, split.stratify)], object)
+        places: dict[str | None, list[int]] = {}
+        for row, value in enumerate(_texts(chunk, split.stratify)):
+            places.setdefault(value, []).append(row)
         targets = np.empty(chunk.rows, np.int64)
-        for value in sorted(set(values)):
-            rows = np.flatnonzero(values == value)
-            targets[rows] = dealers[None if value == "\0" else value].deal(len(rows))
+        for value, rows in places.items():
+            targets[rows] = dealers[value].deal(len(rows))
         yield targets
 
 
