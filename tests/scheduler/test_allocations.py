@@ -56,5 +56,6 @@ def test_a_later_grant_holds_and_one_that_is_over_does_not() -> None:
     assert devices(progress) == schedule.allocations.units_left(progress) == 0
     schedule.allocate((1,), {"t1": 1}, {"t1": 3})
     assert devices(progress) == 1 and schedule.suits(progress, schedule.slots["w1"])
+    assert schedule.allocations.units_left(progress) == 3 * 2 - 2
     progress.visits.clear()
     assert devices(progress) == 2, "an epoch that runs again has as many as before"

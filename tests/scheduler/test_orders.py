@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, TrialAdded
 from hopfleet.domain.space import choice
-from hopfleet.scheduler.orders import fixed_order
+from hopfleet.scheduler.orders import fixed_order, remaining_order
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
@@ -45,3 +45,11 @@ def test_a_controller_fixes_the_order_of_its_trials() -> None:
     for message in added:
         forced = list(controller.schedule.trials[message.trial].forced)
         assert forced == fixed_order(7, message.number, partitions=3, epochs=2)
+
+
+def test_a_clone_continues_its_order_where_its_parent_was() -> None:
+    """The parent of another order has visited 2 and 0 of its second epoch: 1 is left of it, then the third as it is."""
+    order = [0, 1, 2, 1, 2, 0, 2, 0, 1]
+    assert remaining_order(order, [2, 1, 0, 2, 0], partitions=3) == [1, 2, 0, 1]
+    assert remaining_order(order, [2, 1, 0], partitions=3) == [1, 2, 0, 2, 0, 1]
+    assert remaining_order(order, [], partitions=3) == order

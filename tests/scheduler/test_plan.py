@@ -55,4 +55,5 @@ def test_a_plan_begins_with_what_is_left_of_the_current_epochs():
     state.sum_up()
     plan = Plan(state, rotation())
     assert plan.epoch == [2, 1]
+    assert plan.starts == {(0, 1, 0): 0.0, (0, 1, 1): 1.0}
     assert plan.trials == [[(0, 1, 0), (0, 1, 1)], []]

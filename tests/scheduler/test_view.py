@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.progress import Save
 from hopfleet.scheduler.schedule import Schedule
@@ -92,3 +93,15 @@ class TestUnderWay:
         assert not schedule.under_way
         schedule.save("t1", 2, Save(1, False, "w1"))
         assert schedule.under_way
+
+
+def test_what_a_worker_reads_and_what_it_was_told() -> None:
+    desk = Desk((0, 1), trials=2, partitions=2, valid=3)
+    slot = desk.schedule.slots["w1"]
+    slot.valid = frozenset({2})
+    assert slot.readable(valid=True) == {2} and slot.readable(valid=False) == {0, 1}
+    desk.start("w1", "t1", 0)
+    desk.schedule.start("w1", Unit("t2", 1, 1), 2, lookahead=True)
+    assert slot.trains("t1") is slot.trains("t2") is True and slot.trains("t3") is False
+    desk.schedule.finish("w1", Unit("t1", 1, 0), 1.0, {})
+    assert slot.trains("t1") is False
