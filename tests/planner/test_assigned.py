@@ -60,3 +60,12 @@ def test_a_plan_for_teams_of_equal_speed_reaches_the_bound() -> None:
     given, workers = tasks([rng.uniform(1, 4) for _ in range(9)], [[1.9, 1.9], [1.9], [1.9]], laps=2)
     found = plan(given, [0.0] * workers, random.Random(0))
     assert found.end <= 1.03 * found.bound
+
+
+def test_teams_of_equal_speed_stand_in_for_each_other() -> None:
+    """Six models on a node with twice as many rows and two teams, and two nodes with one: it took 1.041 of the bound."""
+    rng = random.Random(0)
+    costs = [rng.uniform(100, 1000) / 1.9 for _ in range(6)]
+    rows = [({0: 4 * cost, 1: 4 * cost}, {2: 2 * cost}, {3: 2 * cost}) for cost in costs]
+    found = plan([Task(row, frozenset(range(3)), 2) for row in rows], [0.0] * 4, random.Random(0))
+    assert found.end <= 1.035 * found.bound
