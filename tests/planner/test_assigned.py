@@ -63,7 +63,7 @@ def test_a_plan_for_teams_of_equal_speed_reaches_the_bound() -> None:
 
 
 def test_teams_of_equal_speed_stand_in_for_each_other() -> None:
-    """Six models on a node with twice as many rows and two teams, and two nodes with one: it took 1.041 of the bound."""
+    """Six models on a node with double rows and two teams, and two nodes with one: it took 1.041 of the bound."""
     rng = random.Random(0)
     costs = [rng.uniform(100, 1000) / 1.9 for _ in range(6)]
     rows = [({0: 4 * cost, 1: 4 * cost}, {2: 2 * cost}, {3: 2 * cost}) for cost in costs]
