@@ -1,4 +1,4 @@
-"""Decisions of the controller on a finished unit, from a few live trials to 10,000.
+"""Decisions of the controller on a finished unit, from a few live trials to 10,000, and with Hyperband.
 
 The simulated backend supplies the events; only the controller is timed. Unit times differ between trials, so that the
 policy has a choice to make.
@@ -6,6 +6,7 @@ policy has a choice to make.
 
 from __future__ import annotations
 
+import math
 import time
 from statistics import mean, median
 
@@ -14,7 +15,8 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, UnitFinished
 from hopfleet.domain.space import uniform
 from hopfleet.scheduler.policies import POLICIES
-from hopfleet.search.base import Goal
+from hopfleet.search.base import Goal, Search
+from hopfleet.search.hyperband import Hyperband
 from hopfleet.search.random import Random
 from hopfleet.simulation.backend import Simulated
 from hopfleet.simulation.driver import simulated_driver
@@ -28,6 +30,8 @@ PLANNED = {16: 1e-3, 256: 2e-3}
 #: Live trials, and the number of units to time.
 SIZES = ((16, 500), (256, 8000), (1000, 1500), (10_000, 300))
 QUICK = ((8, 50), (32, 50))
+#: Limit of the mean time of a decision of `auto` with Hyperband.
+BRACKETS = 2e-3
 
 
 def measure(quick: bool) -> list[Row]:
@@ -37,7 +41,8 @@ def measure(quick: bool) -> list[Row]:
             where = "each partition on one worker" if pinned else "all partitions everywhere"
             smaller: tuple[int, float] | None = None
             for trials, units in QUICK if quick else SIZES:
-                times = sorted(_decisions(policy, trials, units, pinned=pinned))
+                search = Random(trials=trials, max_epochs=2)
+                times = sorted(_decisions(policy, search, units, trials, pinned=pinned))
                 middle, last = median(times), times[int(0.99 * len(times))]
                 growth, bar, ok = "", "", None
                 if policy == "auto" and pinned and trials in PLANNED:
@@ -51,16 +56,24 @@ def measure(quick: bool) -> list[Row]:
                     # Allow a tenth for noise.
                     bar, ok = law, slower <= 1.1 * more**power
                 smaller = (trials, middle)
-                ours = f"mean {milliseconds(mean(times))}, median {milliseconds(middle)}, p99 {milliseconds(last)}"
-                rows.append(Row("decision", f"{trials:,} live trials, {policy}, {where}", ours, growth, None, bar, ok))
+                name = f"{trials:,} live trials, {policy}, {where}"
+                rows.append(Row("decision", name, _said(times), growth, None, bar, ok))
+    epochs = 9 if quick else 81
+    times = sorted(_decisions("auto", Hyperband(max_epochs=epochs), math.inf, 10_000, pinned=False))
+    name, bar = f"Hyperband, {epochs} epochs, auto, all partitions everywhere", f"mean < {milliseconds(BRACKETS)}"
+    rows.append(Row("decision", name, _said(times), "", None, bar, mean(times) < BRACKETS))
     return rows
 
 
-def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[float]:
+def _said(times: list[float]) -> str:
+    last = times[int(0.99 * len(times))]
+    return f"mean {milliseconds(mean(times))}, median {milliseconds(median(times))}, p99 {milliseconds(last)}"
+
+
+def _decisions(policy: str, search: Search, units: float, live: int, *, pinned: bool) -> list[float]:
     """Return the seconds of each decision on a finished unit."""
-    search = Random(trials=trials, max_epochs=2)
     search.setup({"cost": uniform(0.5, 1.5)}, seed=0, goal=Goal("loss", "min"))
-    controller = Controller(search, POLICIES[policy](), partitions=WORKERS, valid_partitions=1, max_live=trials)
+    controller = Controller(search, POLICIES[policy](), partitions=WORKERS, valid_partitions=1, max_live=live)
     backend = Simulated(
         lambda command, trial: trial.config["cost"] if command.unit.trains else 0.05,
         partitions=[[number] for number in range(WORKERS)] if pinned else None,
