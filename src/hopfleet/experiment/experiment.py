@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal
 
 from hopfleet.backends.base import Backend
 from hopfleet.domain import space as spaces
@@ -38,7 +38,7 @@ from hopfleet.experiment.preparation import lock, prepare, take_back, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.running import Ending, run
 from hopfleet.forecast.preview import Preview, slow
-from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.base import ModelT, Task
 from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import open_view
 from hopfleet.monitor.wording import plural
@@ -72,7 +72,7 @@ Source = str | os.PathLike[str] | Results
 
 @guided
 @explained
-class Experiment(Signposted):
+class Experiment(Signposted, Generic[ModelT]):
     """One model selection: a task, a search, data and workers.
 
     ``train`` and ``valid`` are data sets, their folders or URLs, or sources that ``hop.partition`` puts into the run
@@ -87,7 +87,7 @@ class Experiment(Signposted):
 
     def __init__(
         self,
-        task: Task,
+        task: Task[ModelT],
         *,
         train: Any,
         valid: Any = None,
@@ -149,7 +149,7 @@ class Experiment(Signposted):
             origin=script_origin(),
         )
         #: What ``fit`` returned, None before.
-        self.results: Results | None = None
+        self.results: Results[ModelT] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse an attribute that nothing would read: arguments are resolved when an experiment is made."""
@@ -167,7 +167,7 @@ class Experiment(Signposted):
         return self.definition.folder
 
     @property
-    def task(self) -> Task:
+    def task(self) -> Task[ModelT]:
         return self.definition.task
 
     @property
@@ -259,7 +259,7 @@ class Experiment(Signposted):
             return check_task(self.definition, place, tell)
 
     @checked
-    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool | None = None) -> Results:
+    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool | None = None) -> Results[ModelT]:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
@@ -278,7 +278,7 @@ class Experiment(Signposted):
         with interruptible(self.folder):
             return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
-    def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
+    def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results[ModelT]:
         definition, backend = self.definition, self.definition.find_backend()
         folder, ending = definition.folder, Ending(complete=True)
         with contextlib.closing(lock(folder)), contextlib.ExitStack() as stack:

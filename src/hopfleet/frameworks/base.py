@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
+import typing_extensions
 
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
@@ -385,7 +386,11 @@ class Framework(TeamTrainer, ABC):
         return
 
 
-class Task(ABC):
+ModelT = typing_extensions.TypeVar("ModelT", default=Any)
+"""The class of the models that ``best.model()`` returns; ``class Net(hop.TorchTask[MyModule])`` names it."""
+
+
+class Task(ABC, Generic[ModelT]):
     """The model, data preparation and metrics to train. Users derive from the task class of an adapter.
 
     A task is shared by all trials of a worker and is never changed by them. Where hooks need the trial at hand, an

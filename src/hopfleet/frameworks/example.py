@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Batch, Task
+from hopfleet.frameworks.base import Batch, ModelT, Task
 from hopfleet.phrases import listed, shown
 
 
@@ -23,7 +23,7 @@ class GivesExamples(Protocol):
     def example(self, batch: Batch) -> tuple[Any, ...]: ...
 
 
-class ExampleTask(Task):
+class ExampleTask(Task[ModelT]):
     """A task whose model wants inputs and targets."""
 
     def example(self, batch: Batch) -> tuple[Any, ...]:

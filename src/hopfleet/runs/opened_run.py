@@ -12,7 +12,7 @@ from hopfleet.domain.batching import Batching
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.errors import CheckpointError, MissingMetric, NotFound, UsageError
-from hopfleet.frameworks.base import Framework, Task
+from hopfleet.frameworks.base import Framework, ModelT, Task
 from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.history import TrialHistory
 from hopfleet.monitor.page import trial_html
@@ -27,7 +27,7 @@ from hopfleet.support.attributes import Signposted
 from hopfleet.support.logging import messages
 from hopfleet.worker.secrets import read
 
-TrialT = TypeVar("TrialT", bound="OpenedTrial")
+TrialT = TypeVar("TrialT", bound="OpenedTrial[Any]")
 
 
 class Metrics(dict[str, float]):
@@ -38,7 +38,7 @@ class Metrics(dict[str, float]):
         raise MissingMetric(f"metrics[{name!r}]: no such metric; {did_you_mean(name, self)}{there}")
 
 
-class OpenedTrial(Signposted):
+class OpenedTrial(Signposted, Generic[ModelT]):
     """A trial of an opened run: its configuration, its metrics, and its model."""
 
     def __init__(self, run: OpenedRun[Any], trial: TrialHistory) -> None:
@@ -124,7 +124,7 @@ class OpenedTrial(Signposted):
         """The safetensors file of the last epoch trained."""
         return self._file(max(self._trial.saved, default=None), "last")
 
-    def model(self, task: Task | None = None) -> Any:
+    def model(self, task: Task[ModelT] | None = None) -> ModelT:
         """Return the model of the best epoch, ready to predict.
 
         What ``build`` changes in the process, such as the default dtype, is put back and named once.
@@ -139,10 +139,10 @@ class OpenedTrial(Signposted):
             )  # fmt: skip
         return model
 
-    def built(self, task: Task | None) -> tuple[Any, Guest]:
+    def built(self, task: Task[ModelT] | None) -> tuple[ModelT, Guest]:
         """Return the model of the best epoch, and its trial as a guest of this process, which runs its hooks."""
         with self.opened(task) as (framework, config, checkpoint):
-            model = framework.model(config, checkpoint)
+            model: ModelT = framework.model(config, checkpoint)
         return model, self._guest
 
     @contextlib.contextmanager

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, overload
 
-from hopfleet.domain.choices import Auto, BackendName, Chart
+from hopfleet.domain.choices import Auto, BackendName, Chart, Mode
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.unit import Work
-from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.base import ModelT, Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import Span, TrialHistory
 from hopfleet.monitor.page import results_html
@@ -26,17 +26,26 @@ from hopfleet.store.folder import find_run
 from hopfleet.support.files import make_folder, read_json
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from hopfleet.backends.base import Backend
     from hopfleet.runs.verify import Verdict
 
+Target = str | os.PathLike[str]
+"""A file to write."""
 
+
+@overload
+def load(name: str | os.PathLike[str], *, task: Task[ModelT]) -> Results[ModelT]: ...
+@overload
+def load(name: str | os.PathLike[str], *, task: None = None) -> Results: ...
 @explained
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
 
 
-class Results(OpenedRun[TrialResult]):
+class Results(OpenedRun[TrialResult[ModelT]], Generic[ModelT]):
     """All trials of an experiment. ``best`` is the trial with the best epoch by the experiment's metric."""
 
     ELSEWHERE: ClassVar = {
@@ -51,7 +60,7 @@ class Results(OpenedRun[TrialResult]):
         "predict": "results.best.predict(DATA)",
     }
 
-    def _opened(self, trial: TrialHistory) -> TrialResult:
+    def _opened(self, trial: TrialHistory) -> TrialResult[ModelT]:
         return TrialResult(self, trial)
 
     def dataframe(self) -> Any:
@@ -66,7 +75,31 @@ class Results(OpenedRun[TrialResult]):
 
         return steps_frame(self.history)
 
-    def plot(self, kind: Chart = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+    @overload
+    def plot(
+        self, kind: Literal["curves", "steps"] = ..., path: Target | None = ..., *, metric: str | None = ...
+    ) -> Figure: ...
+    @overload
+    def plot(
+        self,
+        kind: Literal["importance"],
+        path: Target | None = ...,
+        *,
+        metric: str | None = ...,
+        epoch: int | None = ...,
+    ) -> Figure: ...
+    @overload
+    def plot(
+        self,
+        kind: Literal["pareto"],
+        path: Target | None = ...,
+        *,
+        metrics: Sequence[str] | None = ...,
+        modes: Sequence[Mode] | None = ...,
+    ) -> Figure: ...
+    @overload
+    def plot(self, kind: Chart, path: Target | None = ...) -> Figure: ...
+    def plot(self, kind: Chart = "curves", path: Target | None = None, **options: Any) -> Figure:
         """Draw a chart into ``path``, or into plots/KIND.png in the run folder, and return the matplotlib figure.
 
         A notebook displays the figure if it is the value of a cell; in a script, its ``show()`` opens a window.
@@ -95,7 +128,7 @@ class Results(OpenedRun[TrialResult]):
             return {"metrics": [name for name, _ in objectives], "modes": [mode for _, mode in objectives], **options}
         return dict(options)
 
-    def gantt(self, path: str | os.PathLike[str] | None = None) -> Any:
+    def gantt(self, path: Target | None = None) -> Figure:
         """Draw the workers' schedule, with the predicted schedule below if there is one: ``plot("gantt", path)``."""
         return self.plot("gantt", path)
 
@@ -138,18 +171,18 @@ class Results(OpenedRun[TrialResult]):
         on: Any = "train+valid",
         epochs: int | str = "best",
         name: str | None = None,
-        task: Task | None = None,
+        task: Task[ModelT] | None = None,
         workers: int | Auto = "auto",
         backend: Backend | BackendName | str = "local",
         overwrite: bool = False,
         quiet: bool = False,
-    ) -> Results:
+    ) -> Results[ModelT]:
         """Train the best configuration, or a ``trial``'s, anew on training and validation data; return its results.
 
         The new experiment, NAME-refit by default, trains until the trial's best epoch. ``on`` may also be other data.
         """
         # A refit is an experiment of its own, and so a layer above results.
-        refit: Callable[..., Results] = pkgutil.resolve_name("hopfleet.clients.refit:refit")
+        refit: Callable[..., Results[ModelT]] = pkgutil.resolve_name("hopfleet.clients.refit:refit")
         found = self[trial] if trial else self.best
         return refit(self, found, on, epochs, name, self.find_task(task), workers, backend, overwrite, quiet)
 
@@ -162,7 +195,7 @@ class Results(OpenedRun[TrialResult]):
 
         return verify(self.folder)
 
-    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> str | os.PathLike[str]:
+    def _picture(self, path: Target | None, name: str) -> Target:
         if path is not None:
             return path
         make_folder(self.folder.plots, private=True)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Never
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypedDict, Unpack, overload
 
 from hopfleet.domain.choices import Auto, BackendName
-from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.base import ModelT, Task
 from hopfleet.runs.opened_run import OpenedTrial
 from hopfleet.runs.place import Place
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
     from hopfleet.backends.base import Backend
     from hopfleet.runs.exporting import Exported
 
 
-class TrialResult(OpenedTrial):
+class HowToPredict(TypedDict, total=False):
+    """The options of ``predict`` that leave the kind of its result alone."""
+
+    task: Task | None
+    batch_size: int
+    workers: int | Auto
+    backend: Backend | BackendName | str
+
+
+class TrialResult(OpenedTrial[ModelT]):
     """One trial: its configuration, its metrics and its model."""
 
     ELSEWHERE: ClassVar = {
@@ -66,6 +79,16 @@ class TrialResult(OpenedTrial):
         found, place = self._run.find_task(task), Place(workers, backend)
         return measure_trials(self._run, data, [self.id], 1, found, place)[self.id]
 
+    @overload
+    def predict(self, data: Any, *, to: None = None, **how: Unpack[HowToPredict]) -> pa.Table: ...
+    @overload
+    def predict(self, data: Any, *, to: type[pd.DataFrame], **how: Unpack[HowToPredict]) -> pd.DataFrame: ...
+    @overload
+    def predict(self, data: Any, *, to: str | os.PathLike[str], **how: Unpack[HowToPredict]) -> int: ...
+    @overload
+    def predict(
+        self, data: Any, *, to: Callable[..., Iterator[Any]], **how: Unpack[HowToPredict]
+    ) -> Iterator[pa.RecordBatch]: ...
     def predict(
         self,
         data: Any,

@@ -13,8 +13,8 @@ import hopfleet as hop
 from hopfleet import extend
 
 
-class Net(hop.TorchTask):
-    def build(self, config: Mapping[str, Any]) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+class Net(hop.TorchTask[torch.nn.Linear]):
+    def build(self, config: Mapping[str, Any]) -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
         model = torch.nn.Linear(4, config["width"])
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
 
@@ -76,6 +76,8 @@ figure = results.plot("importance", metric="loss")  # 34
 score = results.test(data, top=3, workers=2, backend="inline")[names[0]]["loss"]  # 35
 assert_type(hop.prepare("raw/*.csv", "data/one", hop.Tabular(), on_error="skip"), hop.Dataset)  # 36
 assert_type(hop.prepare("raw/*.csv", "data/two", split={"train": 0.8, "valid": 0.2})["valid"], hop.Dataset)  # 37
-loaded = hop.load("earlier", task=Net()).best.model()  # 38
+loaded = hop.load("earlier").best.model().of_an_unknown_class  # 38
 policy: extend.Policy = first  # 39
 goal = extend.Goal("loss", "min").cost({"loss": 1.0}) + extend.RowSum.of(0.5, 8).mean  # 40
+assert_type(results.best.model(), torch.nn.Linear)  # 41
+assert_type(hop.load("earlier", task=Net()).best.predict(data, to="predictions.csv", workers=2), int)  # 42

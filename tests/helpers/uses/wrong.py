@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 import hopfleet as hop
 from hopfleet import extend
 
 
-class Net(hop.TorchTask):
+class Net(hop.TorchTask[torch.nn.Linear]):
     """A task; its hooks do not matter here."""
 
 
@@ -57,3 +58,5 @@ results.bset  # 37
 results.best.config["lr"] = 0.1  # 38
 results.plot("curvs")  # 39
 extend.Goal("loss", mode=1, metrics=2)  # 40
+results.plot("curves", epoch=3)  # 41
+results.best.model().predict(data)  # 42

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Task
+from hopfleet.frameworks.base import Batch, ModelT, Task
 
 try:
     import jax  # noqa: F401
@@ -22,7 +22,7 @@ Params = Any
 """The parameters as hooks receive them: the pytree that ``init`` returned, or the Flax NNX module."""
 
 
-class JaxTask(Task):
+class JaxTask(Task[ModelT]):
     """A training task in JAX. Override ``init``, ``optimizer`` and ``loss``; ``metrics`` has a default.
 
     ``loss`` and ``metrics`` are compiled with ``jax.jit``, so they must be pure: everything that they use comes from

@@ -7,7 +7,7 @@ from typing import Any
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Batches
+from hopfleet.frameworks.base import Batch, Batches, ModelT
 from hopfleet.frameworks.example import ExampleTask, example_of, inputs_of
 
 try:
@@ -21,7 +21,7 @@ from hopfleet.frameworks.keras.session import Model
 from hopfleet.frameworks.views import call_model_fn
 
 
-class KerasTask(ExampleTask):
+class KerasTask(ExampleTask[ModelT]):
     """A training task in Keras 3, on any of its backends. Override ``build``; the other hooks have defaults."""
 
     preload: Sequence[str] = ("hopfleet.frameworks.keras.task",)

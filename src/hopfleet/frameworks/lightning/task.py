@@ -10,7 +10,7 @@ from typing import Any
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError, UsageError
-from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, IsolationError
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, IsolationError, ModelT
 from hopfleet.frameworks.example import ExampleTask
 
 try:
@@ -31,7 +31,7 @@ from hopfleet.frameworks.torch.task import TorchTask, at_hand
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part
 
 
-class LightningTask(TorchTask, ExampleTask):
+class LightningTask(TorchTask[ModelT], ExampleTask[ModelT]):
     """A training task with a LightningModule. Override ``build`` and return the module.
 
     ``training_step`` and ``validation_step`` get what ``example`` makes of a batch: by default the columns ``x`` and

@@ -7,7 +7,7 @@ from typing import Any
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.base import Batch, ModelT
 from hopfleet.frameworks.example import ExampleTask, example_of
 
 try:
@@ -22,7 +22,7 @@ from hopfleet.frameworks.whole_set import Gathered
 from hopfleet.phrases import shown
 
 
-class SklearnTask(ExampleTask):
+class SklearnTask(ExampleTask[ModelT]):
     """A training task in scikit-learn. Override ``build``; the other hooks have defaults.
 
     Each batch is one call of ``partial_fit``, so ``batch_size=1000`` or more makes short work of linear models.

@@ -9,7 +9,7 @@ from typing import Any, Self
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Batches, Task
+from hopfleet.frameworks.base import Batch, Batches, ModelT, Task
 
 try:
     import torch  # noqa: F401
@@ -30,22 +30,22 @@ class OfTrial:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, task: TorchTask | None, owner: type) -> Part:
+    def __get__(self, task: TorchTask[Any] | None, owner: type) -> Part:
         return getattr(at_hand(task), self._name)
 
-    def __set__(self, task: TorchTask, value: object) -> None:
+    def __set__(self, task: TorchTask[Any], value: object) -> None:
         context = dataclasses.replace(at_hand(task))
         setattr(context, self._name, value)
         task._context = context
 
 
-def at_hand(task: TorchTask | None) -> TrialContext:
+def at_hand(task: TorchTask[Any] | None) -> TrialContext:
     """Return the trial that a view of a task belongs to; an empty one for the task itself."""
     context: TrialContext | None = getattr(task, "_context", None)
     return TrialContext({}) if context is None else context
 
 
-class TorchTask(Task):
+class TorchTask(Task[ModelT]):
     """A training task in PyTorch. Override ``build`` and ``loss``; the other hooks have defaults.
 
     In every hook, ``self.config`` is the configuration of the trial at hand, and ``self.optimizer``,

@@ -12,7 +12,7 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, EngineCache
+from hopfleet.frameworks.base import Batch, EngineCache, ModelT
 from hopfleet.phrases import listed
 
 try:
@@ -46,7 +46,7 @@ class Tokenizers:
         self.loaded: dict[str, Any] = {}
 
 
-class TransformersTask(TorchTask):
+class TransformersTask(TorchTask[ModelT]):
     """A training task with a model of Hugging Face Transformers. Override ``build``; all other hooks have defaults.
 
     The loss is that of the model. The configuration may have settings of ``transformers.TrainingArguments`` by their
