@@ -23,20 +23,22 @@ from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
-from hopfleet.worker.protocol import Report
 from tests.helpers.sample_tasks import DoubleNet
 
 SCALING = Scaling("ddp", Rates("ddp", (10.0, 19.0)), most=2)
 
 
 class StartsTogether(Local):
-    """Reports its first three workers when all of them are ready; kills members of teams at some reports."""
+    """Reports its first three workers when all of them are ready; kills members of teams after some units of theirs.
+
+    A unit ends between two kills, so no unit is lost three times, after which its trial would fail.
+    """
 
     def __init__(self, kills: Sequence[int] = ()) -> None:
         super().__init__()
         self._held: list[Event] = []
         self._together = False
-        self._kills, self._reports = kills, 0
+        self._kills, self._ended = kills, 0
 
     def receive(self, timeout: float) -> list[Event]:
         self._held += super().receive(timeout)
@@ -47,13 +49,12 @@ class StartsTogether(Local):
         held, self._held = self._held, []
         return held
 
-    def _hear(self, handle: ProcessHandle, report: Report) -> None:
-        super()._hear(handle, report)
-        worker = handle.leader or handle
-        if worker.members and all(process.ready for process in worker.team):
-            self._reports += 1
-            if self._reports in self._kills:
-                os.kill(worker.team[self._reports % 2].pid, signal.SIGKILL)
+    def _note(self, handle: ProcessHandle, event: Event) -> None:
+        super()._note(handle, event)
+        if handle.members and isinstance(event, UnitFinished):
+            self._ended += 1
+            if self._ended in self._kills:
+                os.kill(handle.team[self._ended % 2].pid, signal.SIGKILL)
 
 
 def data() -> dict[str, Any]:
@@ -114,7 +115,7 @@ def test_the_loss_of_a_member_costs_its_unit_alone() -> None:
     losses = [[row["train_loss"] for row in each.trials[0].history] for each in (calm, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     assert {trial.verdict for trial in replay(calm).trials} == {"equal"}
-    backend = StartsTogether(kills=(3, 5, 9))
+    backend = StartsTogether(kills=(1, 4, 5))
     killed = experiment("killed", parallelism="auto", backend=backend).fit(quiet=True)
     lost = [message for message in messages(killed) if isinstance(message, WorkerLost) and message.replaced]
     assert any("SIGKILL" in message.reason for message in lost)
