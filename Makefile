@@ -35,10 +35,13 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 	$(BIN)/hopfleet demo
 
 # Processes of pytest. Some tests wait, so there are more than cores; threads of their own would only be in their way.
-JOBS ?= 3
+JOBS ?= 4
+# Temporary files of tests are in memory where it has room: each journal syncs each entry, for which tests would wait.
+MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
+PYTEST := OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest --durations=10
 # Tests of other frameworks are slow ones. All tests of one of them run in one process, which imports that one alone.
 ADAPTERS := keras jax lightning transformers
-RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 --numprocesses=$(JOBS) --dist=worksteal \
+RUN := $(PYTEST) --numprocesses=$(JOBS) --dist=worksteal \
 	$(foreach name,$(ADAPTERS),--ignore-glob='*/frameworks/test_$(name)*.py')
 
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
@@ -62,7 +65,7 @@ slow-tests: $(VENV)/.dev
 	$(RUN) $(addprefix --ignore=,$(RAY_TESTS)) -m 'slow and not adapter'
 
 ray-tests: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -m slow $(RAY_TESTS)
+	$(PYTEST) -m slow $(RAY_TESTS)
 
 adapter-%: $(VENV)/.dev
 	HOPFLEET_TESTS_APART=$* $(BIN)/python -m pytest -m slow -k $* $(wildcard tests/frameworks/test_$**.py) \

@@ -67,6 +67,7 @@ def check_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 nodes, 4 devices" in capsys.readouterr().out
 
 
+@long
 def test_a_plan_is_trained_by_a_team_on_its_nodes(
     request: pytest.FixtureRequest,
     clusters: Clusters,

@@ -105,6 +105,7 @@ def wait_for_units(made: Hosts, folder: RunFolder, count: int) -> None:
     assert not made.driver_ended, made.said()
 
 
+@long
 def test_teams_across_hosts_have_the_bits_of_local_ones(made: Hosts) -> None:
     for parallelism in TEAMS:
         told = {"parallelism": parallelism, "name": parallelism.replace(":", "-")}

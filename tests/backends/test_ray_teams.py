@@ -133,7 +133,7 @@ def test_a_team_on_one_node_has_the_bits_of_a_local_one() -> None:
     assert {trial.verdict for trial in replay(team).trials} == {"equal"}
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "ps"])
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("ps", marks=marks.long)])
 def test_a_team_across_nodes_has_the_bits_of_a_local_one(strategy: str) -> None:
     backend = Watched()
     team = experiment(f"across-{strategy}", backend, f"{strategy}:3").fit(quiet=True)
@@ -189,6 +189,7 @@ def losses(results: hop.Results) -> list[float]:
     return [row["loss"] for trial in results.trials for row in trial.history]
 
 
+@marks.long
 def test_trials_hop_between_workers_of_several_shapes() -> None:
     teams = ["single", "ddp:3", "pipeline:2"]
     backend, space = Watched(together=3), {"lr": hop.choice([0.03, 0.01, 0.003]), "dropout": 0.0}
@@ -238,6 +239,7 @@ def test_each_node_has_the_teams_that_were_chosen_for_it(monkeypatch: pytest.Mon
     assert len(set(pair)) == len(others) == 1 and not others & set(pair)
 
 
+@marks.long
 def test_trial_runs_measure_each_sort_of_node_and_teams_across_nodes(cluster: Any) -> None:
     backend = Watched()
     small = cluster.add_node(num_cpus=1)

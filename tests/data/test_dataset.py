@@ -190,7 +190,7 @@ for epoch in (None, 0):
         for batch in dataset.batches(part, batch_size=1, epoch=epoch):
             batch["x"].sum()
         text = open("/proc/self/smaps_rollup").read()
-        peak = max(peak, int(re.search(r"Private_Dirty: +(\\d+) kB", text)[1]))
+        peak = max(peak, int(re.search(r"Anonymous: +(\\d+) kB", text)[1]))
 print(peak)
 """
         small, large = (run(code.replace("FOLDER", repr(str(tmp_path / name)))) for name in ("small", "large"))

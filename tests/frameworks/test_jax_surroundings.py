@@ -18,6 +18,7 @@ optax = pytest.importorskip("optax")
 
 import hopfleet as hop  # noqa: E402
 from tests.helpers.isolation_bench import Bench  # noqa: E402
+from tests.helpers.marks import long  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning")]
 
@@ -98,7 +99,7 @@ def trained(place: Path, mode: str, configs: dict[str, dict[str, Any]], task: ty
     return Bench(task(), place, mode).run(configs)
 
 
-@pytest.mark.parametrize("mode", ["off", "exact", "inline"])
+@pytest.mark.parametrize("mode", [pytest.param("off", marks=long), "exact", pytest.param("inline", marks=long)])
 def test_bits_do_not_depend_on_neighbours(place: Path, mode: str) -> None:
     before = [change.seen() for change in CHANGES.values()]
     expected = {name: trained(place, mode, {"t": {"change": name}})["t"] for name in CHANGES}

@@ -23,6 +23,7 @@ from hopfleet.frameworks.whole_set import Gathered
 from hopfleet.testing.frameworks import ROWS, FrameworkSuite
 from tests.helpers import warm
 from tests.helpers.keras_tasks import Net, X, Y, keras, model
+from tests.helpers.marks import LONG, long
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")]
 
@@ -293,12 +294,12 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("HOPFLEET_OTHER_BACKEND" in os.environ, reason="runs on another backend already")
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=long)])
 def test_other_backends(backend: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     # Each model is traced and compiled, so all tests take minutes: HOPFLEET_LONG=1 runs them.
-    chosen = "not fresh_process" if os.environ.get("HOPFLEET_LONG") else "adam-unshaped or metrics_are_those"
+    chosen = "not fresh_process" if LONG else "adam-unshaped or metrics_are_those"
     files = [__file__, str(Path(__file__).with_name("test_keras_exports.py"))]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen]
     # A warm process of this session has imported Keras with another backend.

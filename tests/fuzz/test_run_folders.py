@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.helpers.fuzzing import fuzz
+from tests.helpers.marks import LONG
 
-SHARE = 1 if os.environ.get("HOPFLEET_LONG") else 4
+SHARE = 1 if LONG else 8
 """One of so many inputs is tried."""
 
 TARGETS = "tests.helpers.fuzz_targets.run_folders"

@@ -6,4 +6,7 @@ import os
 
 import pytest
 
-long = pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+LONG = bool(os.environ.get("HOPFLEET_LONG"))
+"""Whether tests take their long forms."""
+
+long = pytest.mark.skipif(not LONG, reason="HOPFLEET_LONG=1 runs it")

@@ -50,6 +50,7 @@ def test_contenders_on_two_cores() -> None:
     assert "best accuracy" in done.stdout and "failed" not in done.stdout
 
 
+@long
 @pytest.mark.slow
 def test_two_checkouts_in_turns() -> None:
     options = [str(ROOT), "short", "--modes", "fast", "--turns", "1", "--quick"]

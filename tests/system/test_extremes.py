@@ -14,6 +14,7 @@ from hopfleet.cli import main
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.frameworks.base import Batches
 from hopfleet.testing.tasks import CountingSession, CountingTask
+from tests.helpers.marks import LONG
 
 
 def fit(task: CountingTask | None = None, **changes: Any) -> hop.Results:
@@ -48,9 +49,10 @@ def test_five_hundred_epochs() -> None:
 
 
 @pytest.mark.slow
-def test_two_thousand_trials() -> None:
-    results = fit(search=hop.Random(trials=2000, max_epochs=1))
-    assert len(results.trials) == 2000 and results.verify().ok
+def test_many_trials() -> None:
+    count = 2000 if LONG else 500
+    results = fit(search=hop.Random(trials=count, max_epochs=1))
+    assert len(results.trials) == count and results.verify().ok
 
 
 def test_a_log_with_endless_lines(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.papers import contents
 from benchmarks.paradigms.network import missing
 from tests.helpers import warm
+from tests.helpers.marks import long
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "papers"
@@ -79,6 +80,7 @@ def test_plans_are_run_on_hosts() -> None:
     assert "by the best of 9 that were run" in done.stdout
 
 
+@long
 @pytest.mark.slow
 def test_the_report_is_made(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.papers", "--smoke", "--folder", str(tmp_path)]

@@ -19,6 +19,7 @@ from hopfleet.store.journal import Journal
 from tests.helpers import warm
 from tests.helpers.killable import experiment
 from tests.helpers.killing import SCRIPT, ended, journaled, run_and_signal
+from tests.helpers.marks import long
 from tests.helpers.plain_loop import train_in_sequence
 from tests.helpers.processes import environment
 from tests.helpers.states import assert_same_state
@@ -72,7 +73,7 @@ def assert_undisturbed_bits(home: Path) -> None:
 
 @pytest.mark.slow  # make test runs a like attack of tests/chaos
 @pytest.mark.usefixtures("warm_compiler")
-@pytest.mark.parametrize(("backend", "workers"), [("local", "2"), ("inline", "2")])
+@pytest.mark.parametrize(("backend", "workers"), [("local", "2"), pytest.param("inline", "2", marks=long)])
 def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> None:
     for after in (40, 150):
         assert run_and_signal(own_home, [backend, workers], after, signal.SIGKILL) == -signal.SIGKILL

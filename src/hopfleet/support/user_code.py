@@ -41,6 +41,7 @@ def _is_users_module(name: str) -> bool:
     return module is None or users_file(getattr(module, "__file__", None) or "<none>")
 
 
+@lru_cache(4096)
 def _in_library(file: str) -> bool:
     return file.startswith(_libraries()) or not {*PACKAGES}.isdisjoint(Path(file).parts)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -123,13 +123,18 @@ def _added(module: ModuleType) -> list[str]:
 def _replaced(module: ModuleType) -> list[str]:
     """Return the names that the source of a module binds to a literal, a function or a class, if they have changed."""
     try:
-        tree = ast.parse(Path(str(module.__file__)).read_bytes())
+        tree = _parsed(Path(str(module.__file__)).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return []
     values = vars(module)
     differ = [name for name, same in _claims(tree, module.__name__) if name in values and not same(values[name])]
     bound = Counter(_bound(tree) if differ else ())
     return [name for name in differ if bound[name] == 1 and not bound["*"]]  # ``import *`` binds unknown names
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(source: bytes) -> ast.Module:
+    return ast.parse(source)
 
 
 def _claims(tree: ast.Module, module: str) -> Iterator[tuple[str, Callable[[object], bool]]]:
@@ -143,9 +148,9 @@ def _claims(tree: ast.Module, module: str) -> Iterator[tuple[str, Callable[[obje
                 with contextlib.suppress(ValueError, TypeError, SyntaxError):
                     literal = ast.literal_eval(value)
                     if not isinstance(literal, list | dict | set):  # the module's own code may fill these
-                        yield name, partial(_is_literal, literal)
+                        yield name, functools.partial(_is_literal, literal)
             case ast.FunctionDef(name=name, decorator_list=[]) | ast.ClassDef(name=name, decorator_list=[]):
-                yield name, partial(_is_defined_in, module)
+                yield name, functools.partial(_is_defined_in, module)
             case _:
                 pass
 

@@ -33,8 +33,9 @@ class Output(NamedTuple):
     def of_script(cls) -> Output:
         """Return how the root writes to its first stream; if it has none, how another of the script's loggers does."""
         root = logging.getLogger()
-        others = [logger for logger in list(root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
-        for logger in [root, *(logger for logger in others if not _is_of_package(logger.name))]:
+        for logger in [root, *root.manager.loggerDict.values()]:
+            if not isinstance(logger, logging.Logger) or not logger.handlers or _is_of_package(logger.name):
+                continue
             for handler in logger.handlers:
                 if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
                     with contextlib.suppress(Exception):

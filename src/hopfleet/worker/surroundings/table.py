@@ -21,7 +21,6 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,9 +158,12 @@ def _variables() -> dict[Any, Any]:
 
 def _umask() -> int:
     """Return the umask. Other threads create files meanwhile, so it is not set to be read where Linux tells it."""
-    with contextlib.suppress(OSError, StopIteration):
-        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-        return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)
+    with contextlib.suppress(OSError, IndexError):
+        file = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, 4096).split(b"Umask:", 1)[1].split(maxsplit=1)[0], 8)
+        finally:
+            os.close(file)
     found = os.umask(0o077)
     os.umask(found)
     return found
@@ -213,9 +215,9 @@ def _loggers() -> dict[str, Any]:
     found: dict[str, Any] = {"disable": root.manager.disable}
     found[""] = root.level, tuple(root.handlers), root.propagate, root.disabled
     for name, one in root.manager.loggerDict.copy().items():
-        if name.partition(".")[0] in FRAMEWORKS or not isinstance(one, logging.Logger):
-            continue
-        if one.level or one.handlers or not one.propagate or one.disabled:
+        if type(one) is logging.PlaceHolder or not (one.level or one.handlers or not one.propagate or one.disabled):
+            continue  # the most common cases first: PyTorch has hundreds of loggers
+        if name.partition(".")[0] not in FRAMEWORKS:
             found[name] = one.level, tuple(one.handlers), one.propagate, one.disabled
     return found
 
