@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.fuzzing import fuzz
 
 SHARE = 1 if os.environ.get("HOPFLEET_LONG") else 4
-"""One of so many inputs is tried."""
+"""One in ``SHARE`` inputs is tried."""
 
 TARGETS = "tests.helpers.fuzz_targets.run_folders"
 
