@@ -138,7 +138,7 @@ def identifiers(file: str, source: str) -> Iterator[tuple[int, str]]:
                 yield node.end_lineno or node.lineno, name
 
 
-def parts(identifier: str) -> list[str]:
+def words_in(identifier: str) -> list[str]:
     """Split an identifier into its words, at underscores, digits and capital letters."""
     return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)
 
@@ -146,7 +146,7 @@ def parts(identifier: str) -> list[str]:
 def unreleased(changelog: str) -> str:
     """Return the changelog with all releases but the unreleased one blanked out."""
     sections = re.split(r"(?m)^(?=## )", changelog)
-    return "".join(re.sub(r"\S", CODE, each) if each.startswith("## 0.1.0") else each for each in sections)
+    return "".join(re.sub(r"\S", CODE, part) if part.startswith("## 0.1.0") else part for part in sections)
 
 
 def hits(file: str, text: str) -> Iterator[Hit]:
@@ -173,7 +173,7 @@ def identifier_hits(file: str, source: str) -> Iterator[Hit]:
     """Find the identifiers that a Python file defines and that have a retired word, on all lines."""
     for line, name in identifiers(file, source):
         for pattern, suggestion in (*WORDS, *NAMES):
-            retired = any(re.fullmatch(pattern, part, re.IGNORECASE) for part in parts(name))
+            retired = any(re.fullmatch(pattern, part, re.IGNORECASE) for part in words_in(name))
             if retired and not file.startswith(UNLESS.get(pattern, ())):
                 yield Hit(file, line, name, suggestion)
 
@@ -199,8 +199,8 @@ def check(names: Sequence[str], root: Path = ROOT) -> list[Hit]:
 
 def folder(file: str) -> str:
     """Return the part of a path that ``--count`` groups by: a package of the source, or a document."""
-    names = Path(file).parts
-    return "/".join(names[:3] if names[0] == "src" and len(names) > 3 else names[:2])
+    parts = Path(file).parts
+    return "/".join(parts[:3] if parts[0] == "src" and len(parts) > 3 else parts[:2])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import check_prose
-from tools.check_prose import CHECKED, EXEMPT, NAMES, PHRASES, ROOT, WORDS, check, folder, hits, main, parts
+from tools.check_prose import CHECKED, EXEMPT, NAMES, PHRASES, ROOT, WORDS, check, folder, hits, main, words_in
 
 
 def found(text: str, file: str = "src/hopfleet/a.py") -> list[tuple[int, str]]:
@@ -78,7 +78,7 @@ def test_an_attribute_is_found_on_its_own_line() -> None:
 
 
 def test_identifiers_are_split_into_words() -> None:
-    assert parts("__HTTPServerOf_two2Trials") == ["HTTP", "Server", "Of", "two", "Trials"]
+    assert words_in("__HTTPServerOf_two2Trials") == ["HTTP", "Server", "Of", "two", "Trials"]
     assert found("kind = wishbone = Feederless = captaincy = habitat = skin = CREWED = 1\n") == []
     assert [phrase for _, phrase in found("CUDAKin = kin2 = _KIN_OF = theKin = 1\n")] == [
         "CUDAKin", "kin2", "_KIN_OF", "theKin",
