@@ -50,11 +50,11 @@ def _answers(experiment: hop.Experiment, count: int) -> list[float]:
         time.sleep(0.05)
         with contextlib.suppress(hop.HopfleetError):  # not created yet
             busy = sum(bool(worker.doing) for worker in hop.load(experiment.folder.path).history.live_workers())
-    wheel = hop.control(experiment.folder.path)
+    control = hop.control(experiment.folder.path)
     times = []
     for number in range(count):
         time.sleep(0.037)  # out of step with the units
         began = time.perf_counter()
-        wheel.prioritise(number % 4 + 1, number % 3)
+        control.prioritise(number % 4 + 1, number % 3)
         times.append(time.perf_counter() - began)
     return times

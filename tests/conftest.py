@@ -21,7 +21,7 @@ try:
 except ImportError:  # on machines with GPUs, which have what these tests need and little else
     pass
 else:
-    # The same commit gets the same verdict, from everybody, on a busy machine too; who has time looks for new examples.
+    # A commit gets the same verdict on every machine, even a busy one; the profile `long` looks for new examples.
     busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("long", busy)
     settings.register_profile("steady", busy, derandomize=True)
@@ -109,5 +109,5 @@ def parser() -> Iterator[None]:
 
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start processes as users do, each of which imports everything itself."""
+    """Start processes as users do: each of them imports everything itself."""
     monkeypatch.setenv(warm.ADDRESS, "")

@@ -1,16 +1,18 @@
-"""Find retired names and awkward phrases in comments, docstrings, string literals and Markdown.
+"""Find retired names and awkward phrases in comments, docstrings, string literals, identifiers and Markdown.
 
     python tools/check_prose.py             list every hit as file:line: phrase -> suggestion
     python tools/check_prose.py --count     count the hits per folder
     python tools/check_prose.py src docs    look at these files and folders only
 
 A line that needs a banned word, such as a name on disk or a deprecated alias, carries a marker with a reason:
-``# prose: allow, a wire name`` in Python, ``<!-- prose: allow, the old name -->`` in Markdown.
+``# prose: allow, a wire name`` in Python, ``<!-- prose: allow, the old name -->`` in Markdown. An identifier is checked
+where a file defines it, not where it is used.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import re
 import sys
@@ -22,11 +24,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKED = (
-    "src", "benchmarks", "docs", "deploy", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md",
+    "src", "tests", "benchmarks", "tools", "examples", "docs", "deploy",
+    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md",
 )  # fmt: skip
+#: Files and folders that consist of banned words: this table, its tests, and what was written for release 0.1.
+EXEMPT = ("tools/check_prose.py", "tests/tools/test_prose.py", "tests/fixtures/release_0_1")
 
 #: Phrase and suggestion. A space in a phrase matches any white space, so a phrase may span two lines.
-BANNED: Sequence[tuple[str, str]] = (
+PHRASES: Sequence[tuple[str, str]] = (
     (r"(no|some|any|every)body", "name the component (worker, trial, caller, user) or use the passive voice"),
     (r"who(m|se)?ever", "name the component: any process that ..."),
     (r"for who", "for contributors, for users, ..."),
@@ -35,7 +40,11 @@ BANNED: Sequence[tuple[str, str]] = (
     (r"so long as", "while, as long as"),
     (r"as many as there are", "one per ..., all"),
     (r"(is|are|was|were) to be", "must be, will be"),
+    (r"at the wheel", "control"),
     (r"say [`'\"]*\w+(?==)", "set ...=, pass ...="),
+)
+#: Retired word and suggestion, for prose and for identifiers.
+WORDS: Sequence[tuple[str, str]] = (
     (r"zygotes?|nurser(y|ies)", "fork server"),
     (r"larders?", "shared batch cache"),
     (r"feeders?", "transform workers"),
@@ -47,12 +56,20 @@ BANNED: Sequence[tuple[str, str]] = (
     (r"prospects?", "forecast"),
     (r"pilots?", "profiling"),
     (r"wish(es|ed)?", "request"),
-    (r"at the wheel", "control"),
     (r"entangled", "IsolationError, not isolated"),
     (r"habits?", "training options"),
     (r"obey(s|ed|ing)?", "execute"),
     (r"kin", "group key"),
 )
+#: Retired word and suggestion, for identifiers only: in prose, the word has a common meaning.
+NAMES: Sequence[tuple[str, str]] = (
+    (r"wheels?", "control"),
+    (r"barren", "every trial failed"),
+    (r"cramped", "out of memory"),
+    (r"jointly", "joint optimizer"),
+)
+#: Files where a retired name is the field's word: a release consists of wheels.
+UNLESS = {r"wheels?": ("tools/release/", "tests/tools/test_release.py")}
 ALLOW = re.compile(r"prose: allow, \w")
 #: Stands for a character that is code, so that no phrase reaches across it.
 CODE = "\0"
@@ -60,7 +77,7 @@ CODE = "\0"
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A banned phrase, where it begins, and what to write instead."""
+    """A banned phrase or identifier, where it begins, and what to write instead."""
 
     file: str
     line: int
@@ -95,6 +112,37 @@ _PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE",
 _FSTRING = re.compile(r"[rR]?[fF]")
 
 
+def identifiers(file: str, source: str) -> Iterator[tuple[int, str]]:
+    """List what a file defines, with lines: its module, classes, functions, arguments, variables and attributes."""
+    path = Path(file)
+    yield 1, path.parent.name if path.stem == "__init__" else path.stem
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case (
+                ast.ClassDef(name=str(name))
+                | ast.FunctionDef(name=str(name))
+                | ast.AsyncFunctionDef(name=str(name))
+                | ast.ExceptHandler(name=str(name))
+            ):
+                yield node.lineno, name
+            case (
+                ast.arg(arg=str(name))
+                | ast.alias(asname=str(name))
+                | ast.Name(id=str(name), ctx=ast.Store())
+                | ast.Attribute(attr=str(name), ctx=ast.Store())
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
+                # The name of an attribute ends the expression, which may have begun on an earlier line.
+                yield node.end_lineno or node.lineno, name
+
+
+def words_in(identifier: str) -> list[str]:
+    """Split an identifier into its words, at underscores, digits and capital letters."""
+    return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)
+
+
 def unreleased(changelog: str) -> str:
     """Return the changelog with all releases but the unreleased one blanked out."""
     sections = re.split(r"(?m)^(?=## )", changelog)
@@ -102,27 +150,42 @@ def unreleased(changelog: str) -> str:
 
 
 def hits(file: str, text: str) -> Iterator[Hit]:
-    """Find the banned phrases in one file, given its path and contents."""
+    """Find the banned phrases and identifiers in one file, given its path and contents."""
+    allowed = {number for number, line in enumerate(text.splitlines(), 1) if ALLOW.search(line)}
+    found = [*prose_hits(file, text), *(identifier_hits(file, text) if file.endswith(".py") else ())]
+    yield from (hit for hit in found if hit.line not in allowed)
+
+
+def prose_hits(file: str, text: str) -> Iterator[Hit]:
+    """Find the banned phrases in the prose of a file, on all lines."""
     view = text
     if file.endswith(".py"):
         view = python_prose(text)
     elif Path(file).name == "CHANGELOG.md":
         view = unreleased(text)
-    allowed = {number for number, line in enumerate(text.splitlines(), 1) if ALLOW.search(line)}
-    for pattern, suggestion in BANNED:
+    for pattern, suggestion in (*PHRASES, *WORDS):
         words = pattern.replace(" ", r"\s+")
         for match in re.finditer(rf"\b(?:{words})\b", view, re.IGNORECASE):
-            line = view.count("\n", 0, match.start()) + 1
-            if line not in allowed:
-                yield Hit(file, line, " ".join(match[0].split()), suggestion)
+            yield Hit(file, view.count("\n", 0, match.start()) + 1, " ".join(match[0].split()), suggestion)
+
+
+def identifier_hits(file: str, source: str) -> Iterator[Hit]:
+    """Find the identifiers that a Python file defines and that have a retired word, on all lines."""
+    for line, name in identifiers(file, source):
+        for pattern, suggestion in (*WORDS, *NAMES):
+            retired = any(re.fullmatch(pattern, part, re.IGNORECASE) for part in words_in(name))
+            if retired and not file.startswith(UNLESS.get(pattern, ())):
+                yield Hit(file, line, name, suggestion)
 
 
 def files(names: Sequence[str], root: Path = ROOT) -> Iterator[Path]:
-    """List the Python and Markdown files among ``names`` and in the folders among them."""
+    """List the Python and Markdown files among ``names`` and in the folders among them, without the exempt ones."""
+    exempt = [root / name for name in EXEMPT]
     for name in names:
         path = root / name
         found = [path] if path.is_file() else sorted(path.rglob("*"))
-        yield from (each for each in found if each.suffix in {".py", ".md"})
+        checked = (each for each in found if each.suffix in {".py", ".md"})
+        yield from (each for each in checked if not any(map(each.is_relative_to, exempt)))
 
 
 def check(names: Sequence[str], root: Path = ROOT) -> list[Hit]:
@@ -152,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{number:5d} {name}")
     else:
         print(*found, sep="\n", end="\n" if found else "")
-    print(f"{len(found)} banned phrases", file=sys.stderr)
+    print(f"{len(found)} banned phrases and identifiers", file=sys.stderr)
     return 1 if found else 0
 
 

@@ -142,16 +142,18 @@ def _sailed(members: int, batches: int, stays: bool, epochs: int) -> list[Sailin
         lines = [line.split() for file in (folder / "marks").iterdir() for line in file.read_text().splitlines()]
     rates = {message.trial: message.config["lr"] for message in messages if isinstance(message, TrialAdded)}
     marks = sorted((float(when), float(rate)) for when, rate in lines)
-    crews: dict[tuple[str, float], list[UnitFinished]] = defaultdict(list)
+    flotillas: dict[tuple[str, float], list[UnitFinished]] = defaultdict(list)
     for message in messages:
         if isinstance(message, UnitFinished) and message.unit.trains:
-            crews[message.worker, message.started].append(message)
+            flotillas[message.worker, message.started].append(message)
     units = []
-    for (worker, started), crew in sorted(crews.items(), key=lambda item: item[0][1]):
-        theirs = {rates[unit.trial] for unit in crew}
+    for (worker, started), finished in sorted(flotillas.items(), key=lambda item: item[0][1]):
+        theirs = {rates[unit.trial] for unit in finished}
         underway = next(when for when, rate in marks if when >= started and rate in theirs)
         units.append(
-            Sailing(worker, started, max(unit.ended for unit in crew), crew[0].unit.epoch, len(crew), underway)
+            Sailing(
+                worker, started, max(unit.ended for unit in finished), finished[0].unit.epoch, len(finished), underway
+            )
         )
     return units
 

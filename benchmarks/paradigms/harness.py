@@ -197,22 +197,22 @@ def run(lab: Lab, name: str) -> Measured:
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch(lab))
         began = time.perf_counter()
-        crew = Crew(
+        processes = SteppedProcesses(
             [
                 lab.python(host, "-m", "benchmarks.paradigms.host", order, stdin=-1, stdout=-1)
                 for host, order in zip(lab.hosts, orders, strict=True)
             ]
         )
-        stack.callback(crew.end)
-        crew.all_say("ready")
+        stack.callback(processes.end)
+        processes.all_say("ready")
         ready = Mark.now(lab)
-        crew.go_on()
-        crew.all_say("loaded")
+        processes.go_on()
+        processes.all_say("loaded")
         loaded = Mark.now(lab)
-        crew.go_on()
-        said = crew.all_say("trained")
+        processes.go_on()
+        said = processes.all_say("trained")
         trained = Mark.now(lab)
-        crew.go_on()
+        processes.go_on()
     epochs = {outcome["number"]: outcome["epochs"] for part in said for outcome in part}
     return measured(watch, ready.when - began, ready.until(loaded), loaded.until(trained), epochs)
 
@@ -254,7 +254,7 @@ def _orders(lab: Lab, name: str, rank: int) -> str:
     )
 
 
-class Crew:
+class SteppedProcesses:
     """Processes that report each step and wait before they continue."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:

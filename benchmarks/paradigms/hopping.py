@@ -29,7 +29,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import hopfleet
-from benchmarks.paradigms.harness import HEAD, STORAGE, Crew, Lab, Mark, Measured, Phase, Watch, measured
+from benchmarks.paradigms.harness import HEAD, STORAGE, Lab, Mark, Measured, Phase, SteppedProcesses, Watch, measured
 from benchmarks.paradigms.host import say
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import WHOLE, Images, Workload
@@ -77,19 +77,19 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
             "order": "fixed" if cut else "open",
         }
         words = [sys.executable, "-u", "-m", "benchmarks.paradigms.hopping", json.dumps(told)]
-        crew = Crew([lab.network.start(HEAD, words, env=environment(lab, HEAD), stdin=-1, stdout=-1)])
-        stack.callback(crew.end)
-        crew.all_say("ready")
+        processes = SteppedProcesses([lab.network.start(HEAD, words, env=environment(lab, HEAD), stdin=-1, stdout=-1)])
+        stack.callback(processes.end)
+        processes.all_say("ready")
         ready = Mark.now(lab)
-        crew.go_on()
-        (fetching,) = crew.all_say("loaded")
+        processes.go_on()
+        (fetching,) = processes.all_say("loaded")
         loaded = Mark.now(lab)
-        crew.go_on()
+        processes.go_on()
         if cut is not None:
             stack.enter_context(_while_cut(lab, nodes, cut))
-        (said,) = crew.all_say("trained")
+        (said,) = processes.all_say("trained")
         trained = Mark.now(lab)
-        crew.go_on()
+        processes.go_on()
     loading, training = ready.until(loaded), loaded.until(trained)
     storage, head = (trained.traffic[host] - loaded.traffic[host] for host in (STORAGE, HEAD))
     # Processes that have ended have no parent any more.
@@ -122,12 +122,12 @@ def hop(lab: Lab, megabytes: int, hops: int) -> Measured:
             "hops": hops,
         }
         words = [sys.executable, "-u", "-m", "benchmarks.paradigms.hopping", json.dumps(told)]
-        crew = Crew([lab.network.start(HEAD, words, env=environment(lab, HEAD), stdin=-1, stdout=-1)])
+        processes = SteppedProcesses([lab.network.start(HEAD, words, env=environment(lab, HEAD), stdin=-1, stdout=-1)])
         try:
-            (times,) = crew.all_say("hopped")
-            crew.go_on()
+            (times,) = processes.all_say("hopped")
+            processes.go_on()
         finally:
-            crew.end()
+            processes.end()
     nothing = Phase(0.0, 0.0, 0, 0)
     notes = {"megabytes": megabytes, "hop": median(times), "bare": bare, "times": times}
     return Measured(0.0, nothing, replace(nothing, seconds=median(times)), 0, 0, 0.0, [], os.getloadavg()[0], notes)

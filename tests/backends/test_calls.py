@@ -1,4 +1,4 @@
-"""Answers are heard when somebody listens, and in order."""
+"""Answers are delivered when the backend polls for them, in the order in which they came."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hopfleet.backends.ray.demand import Demand
 
 
 class Groups:
-    """Placement groups as Ray has them: what is asked for waits, until somebody grants it."""
+    """Placement groups as Ray has them: a requested group waits until a test grants it."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
@@ -52,7 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_as_many_wait_as_are_wanted(groups: Groups, clock: list[float]) -> None:
     wanted = Demand({"CPU": 2})
     assert not wanted.keep(3) and len(groups.waiting) == 3
-    assert not wanted.keep(3) and len(groups.states) == 3, "nobody is asked twice"
+    assert not wanted.keep(3) and len(groups.states) == 3, "no worker is requested twice"
     assert not wanted.keep(1) and groups.waiting == ["g0"]
     assert not wanted.keep(0) and groups.waiting == []
 

@@ -1,4 +1,4 @@
-"""When somebody who is silent is lost."""
+"""When a silent node or worker counts as lost."""
 
 from __future__ import annotations
 

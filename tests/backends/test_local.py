@@ -362,7 +362,7 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_workers_outlive_their_zygote_and_another_one_is_started(tmp_path: Path, how: signal.Signals) -> None:
+def test_workers_outlive_their_fork_server_and_another_one_is_started(tmp_path: Path, how: signal.Signals) -> None:
     with local_workers(replace(spec(tmp_path), task=Ending()), 2) as (backend, (first, second)):
         assert backend._fork_server is not None
         old = backend._fork_server.pid
@@ -381,7 +381,7 @@ def test_workers_outlive_their_zygote_and_another_one_is_started(tmp_path: Path,
             assert lost.worker == worker and lost.reason.endswith(reason)
 
 
-def test_a_worker_of_a_dead_zygote_does_not_live_on_without_a_socket(tmp_path: Path) -> None:
+def test_a_worker_of_a_dead_fork_server_does_not_live_on_without_a_socket(tmp_path: Path) -> None:
     with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (first,)):
         assert backend._fork_server is not None
         os.kill(backend._fork_server.pid, signal.SIGKILL)

@@ -38,7 +38,7 @@ def test_who_takes_the_place_of_another_goes_to_its_node_while_that_is_there() -
     pending.add(PendingWorker(ONE, 0.0, ("a",), 1), *gone)
     assert pending.nodes() == {"a", "gone"}
     assert pending.homeless({"a"}) == gone
-    # One node is being prepared: nobody but who belongs there goes there.
+    # One node is being prepared: only the worker that belongs there goes there.
     assert filled(pending, 0.0, {"a", "b"}, {"b": 1}) == [(("a",), 1), (("b",), 2)]
     assert pending.homeless({"gone"}) == [PendingWorker(ONE, 0.0, (), 3)], "it goes anywhere now"
 

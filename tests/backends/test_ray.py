@@ -49,7 +49,7 @@ def free_port() -> int:
 #: Nodes have the environment that they are started with.
 S3 = {
     "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}",
-    "AWS_ACCESS_KEY_ID": "somebody",
+    "AWS_ACCESS_KEY_ID": "user",
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_DEFAULT_REGION": "us-east-1",
 }

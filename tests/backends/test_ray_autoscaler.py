@@ -96,7 +96,7 @@ def scaled(port: int) -> dict[str, object]:
 
 
 def kill_raylet(node: str) -> None:
-    """End a node as a lost machine would: nobody can say goodbye."""
+    """End a node as a lost machine would: no process can say goodbye."""
     wanted = f"RAY_OVERRIDE_NODE_ID_FOR_TESTING={node}".encode()
     for found in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):  # it has just ended

@@ -1,11 +1,11 @@
 """Places where a process may die: before and after every message, journal append, rename, sync, link and removal.
 
-Nothing in the product knows of them: functions are wrapped in the process that is to be attacked, which is told by its
+Nothing in the product knows of them: functions are wrapped in the process under attack, which is told by its
 environment. ``CHAOS_DIE`` is the number of the place at which the process of the controller dies. ``CHAOS_WORKERS``
 is ``SEED FEWEST MOST``: each worker dies at a place that is drawn for it. ``CHAOS_CLOCK`` is the seed of a clock that
 jumps by hours. ``CHAOS_WRITES`` is ``PLACE NUMBER KILLS``: each worker dies at its write of a model with that number,
-at one of ``WRITES``, until so many have died. ``CHAOS_LOG`` is a file to which a process that dies adds a line with
-where.
+at one of ``WRITES``, until ``KILLS`` workers have died. ``CHAOS_LOG`` is a file to which a process that dies adds the
+place.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Report:
 
     name: str
     faults: int = 0
-    #: Runs of an experiment to its end, each of which was compared with one that was not disturbed.
+    #: Runs of an experiment to its end, each compared with an undisturbed run.
     checked: int = 0
     lost: int = 0
     doubled: int = 0
@@ -172,7 +172,7 @@ def _undisturbed(asked: str) -> dict[str, Any]:
 
 
 def undisturbed(asked: dict[str, Any]) -> dict[str, Any]:
-    """What comes out if nobody disturbs it, on one worker in one process; how long units take does not matter."""
+    """Return the outcome without faults, on one worker in one process; how long units take does not matter."""
     what = {name: asked[name] for name in ("trials", "epochs", "partitions", "blocks") if name in asked}
     return _undisturbed(json.dumps(what, sort_keys=True))
 

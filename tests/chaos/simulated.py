@@ -2,7 +2,7 @@
 
 A seed makes an experiment, a fleet and what goes wrong: messages that are lost, late, doubled or in another order,
 workers that die, that are only taken for dead, or do not hear, files that vanish, a controller that dies before it has
-written anything down, after it, or between any two of its effects, and a person who wishes for things meanwhile. The
+written anything down, after it, or between any two of its effects, and a user who makes requests meanwhile. The
 driver checks the state after every transition and the whole history at the end.
 
     python -m tests.chaos.simulated --seeds 0:10000 --jobs 2
@@ -175,7 +175,7 @@ def main() -> int:
     options = parser.parse_args()
     first, _, last = options.seeds.partition(":")
     if not last:
-        Driver(setting(int(first))).run()  # its exception, if any, goes to whoever replays it
+        Driver(setting(int(first))).run()  # its exception, if any, is for the user who replays it
         print(f"seed {first} passes: {setting(int(first))}")
         return 0
     tally = run_all(int(first), int(last), options.jobs)

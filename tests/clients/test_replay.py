@@ -137,7 +137,7 @@ def test_an_interrupted_experiment_is_replayed_as_far_as_it_got(monkeypatch: pyt
         trial.id: trial.units_done for trial in before.trials.values()
     }
     assert set(verdicts(found).values()) == {"equal"}
-    # Whoever goes on from there begins in the middle of an epoch.
+    # The clone goes on from the middle of an epoch.
     half = next(trial.id for trial in before.trials.values() if trial.units_done % 4)
     hop.control("first").clone(half, {"lr": 0.3}, warm=True, epochs=3)
     plain()

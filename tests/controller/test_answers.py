@@ -99,7 +99,7 @@ def test_a_worker_that_is_about_to_leave_does_not_count() -> None:
     assert ask(desk, "workers", count=2) == ("from 1 to 2 workers", [m.AddWorkers(1)])
 
 
-def test_a_wish_for_workers_says_how_many() -> None:
+def test_a_request_for_workers_says_how_many() -> None:
     assert refusal(Desk("w1"), "workers").startswith("workers=0: must be an integer of at least 1")
     assert refusal(Desk("w1"), "workers", by=0).startswith("workers=0: must be an integer of at least 1")
 

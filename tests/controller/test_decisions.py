@@ -158,7 +158,7 @@ def test_of_equally_good_epochs_the_first_is_the_best(losses: tuple[float, ...])
 
 
 def paused(**options: Any) -> Desk:
-    """A run whose only trial, of three epochs, has paused after the first; nobody else is there to beat."""
+    """A run whose only trial, of three epochs, has paused after the first; there is no other trial to beat."""
     desk = Desk("w1", search=ASHA(trials=1, max_epochs=3), **options)
     desk.finished()
     desk.finished()
@@ -259,7 +259,7 @@ def test_a_trial_returns_to_the_newest_of_its_saved_versions() -> None:
 
 
 def test_a_drain_leaves_in_shared_memory_what_no_worker_holds() -> None:
-    """Whoever resumes the run finds it there; no worker that has nothing of the trial is told to save it."""
+    """A resumed run finds the version there; no worker that has nothing of the trial is told to save it."""
     desk = Desk("w1", trials=2)
     desk.finished()
     desk.saved(1, durable=False)
@@ -286,5 +286,5 @@ def test_a_run_ends_only_when_every_version_in_memory_is_durable() -> None:
 
 def test_each_worker_has_its_own_time() -> None:
     desk = Desk("w1", "w2", trials=2, unit_timeout=0.5)
-    assert desk.controller.overdue({}) == [], "nobody knows when they began"
+    assert desk.controller.overdue({}) == [], "it is unknown when they began"
     assert [late.worker for late in desk.controller.overdue({"w1": 0.25, "w2": 0.75})] == ["w2"]

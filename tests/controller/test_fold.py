@@ -99,7 +99,7 @@ def test_the_number_of_trials_in_a_round_is_that_of_the_first_run() -> None:
     assert len(of(again.handle(m.RunStarted("test", workers=5)), m.TrialAdded)) == 4
 
 
-def test_a_wish_for_workers_waits_until_each_has_joined_or_will_not() -> None:
+def test_a_request_for_workers_waits_until_each_has_joined_or_will_not() -> None:
     desk = Desk()
     desk.tell(m.RunStarted("test", workers=3))
     desk.tell(m.WorkerJoined("w1"))
@@ -107,7 +107,7 @@ def test_a_wish_for_workers_waits_until_each_has_joined_or_will_not() -> None:
     assert desk.tell(m.WorkerUnavailable("no room")) == []
     assert m.AddWorkers(1) in desk.tell(m.WorkerUnavailable("no room"))
     desk.tell(m.WorkerJoined("w2"))
-    assert desk.tell(m.WorkerUnavailable("a third one, which nobody asked for")) == []
+    assert desk.tell(m.WorkerUnavailable("a third one, without a request")) == []
     assert m.AddWorkers(1) in desk.tell(m.RequestMade("workers", {"count": 3}, "ada", 2))
 
 
@@ -120,7 +120,7 @@ def test_a_run_waits_for_the_requests_that_it_was_started_for() -> None:
     assert not of(desk.tell(first), m.Finish)
     assert desk.tell(second)[-1] == m.Finish(complete=True)
     assert desk.tell(m.RunStarted("again")) == [m.Finish(complete=True)]
-    desk.tell(first)  # nobody announced it
+    desk.tell(first)  # it was not announced
     assert desk.tell(m.RunStarted("once more")) == [m.Finish(complete=True)]
 
 

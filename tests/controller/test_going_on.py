@@ -53,7 +53,7 @@ class Bench:
 
 def test_the_next_partition_is_told_ahead_as_soon_as_times_are_known():
     bench = Bench()
-    assert not any(x.lookahead for x in bench.starts if isinstance(x, m.RunUnit)), "nobody knows how long it takes"
+    assert not any(x.lookahead for x in bench.starts if isinstance(x, m.RunUnit)), "it is unknown how long it takes"
     first = bench.step()
     assert [(x.unit.partition, x.model.version, x.lookahead, x.last) for x in first] == [
         *[(1, 1, False, False)] * 4,

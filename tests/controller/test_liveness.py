@@ -68,7 +68,7 @@ def test_a_policy_may_wait_for_a_model_that_is_being_saved():
 
 
 def test_a_stall_without_remedy_is_told_once():
-    """A trial waits for a save of which nothing is known any more."""
+    """A trial waits for a save that the controller has forgotten."""
     desk = Desk("w1", partitions=2, valid=1, epochs=1)
     desk.finished()
     desk.finished()

@@ -32,7 +32,7 @@ class Bench:
         return follow[len(events) :]
 
     def ended(self, worker: str) -> m.Event:
-        """The report of what runs on a worker, of which nothing is told."""
+        """Return the report that the running unit of a worker has ended, without telling the controller."""
         slot = self.controller.schedule.slots[worker]
         unit, attempt = slot.unit, slot.attempt
         started, self.clock = self.clock, self.clock + 1.0
@@ -143,7 +143,7 @@ def test_to_stop_at_once_what_has_not_begun_costs_nobody_a_unit():
     bench.tell(bench.ended("w1"))
     assert bench.unit("w1") == start.trial
     follow = bench.tell(stop)
-    assert [x.attempt for x in follow if isinstance(x, m.StopUnit)] == [start.attempt], "now it costs nobody"
+    assert [x.attempt for x in follow if isinstance(x, m.StopUnit)] == [start.attempt], "now it costs no other unit"
 
 
 def test_a_save_that_overtook_its_unit_is_made_again():

@@ -119,7 +119,7 @@ def test_a_file_that_was_replaced_is_dropped_and_a_unit_that_looked_for_it_begin
     assert desk.controller.schedule.slots["w2"].attempt == 4
     assert desk.tell(m.RequestMade("drain")) == [m.SaveVersion("w1", VersionRef("t0001", 1, 5), True, 3)]
     assert desk.saved(1) == [], "the worker may just read it"
-    # Somebody else has deleted it, and the worker was slower than the save.
+    # Another process has deleted it, and the worker was slower than the save.
     follow = desk.tell(m.VersionLost(VersionRef("t0001", 1, 3), "gone", "w2", 4))
     assert follow[0] == m.DropVersion(VersionRef("t0001", 1, 3))
     assert desk.controller.schedule.slots["w2"].unit is None
@@ -147,7 +147,7 @@ def test_what_takes_far_too_long_is_given_up():
     assert event == m.UnitOverdue("w1", 1, 10.5, 0.0, 10.0)
     assert desk.tell(event) == [m.StopUnit("w1", "t0001", 1, overdue=True)]
     assert desk.controller.overdue({"w1": 11.0}) == []  # it is on its way
-    assert desk.tell(m.RequestMade("drain")) == []  # nobody is told twice
+    assert desk.tell(m.RequestMade("drain")) == []  # no worker is told twice
 
 
 def test_three_hung_units_fail_the_trial_with_the_evidence():
@@ -185,7 +185,7 @@ def test_a_verdict_that_comes_too_late_counts_for_nothing():
 
 
 def test_what_follows_on_a_worker_that_was_told_to_give_up_is_not_to_blame():
-    """The unit ended just before its worker was killed; the next one is lost, and nobody counts it."""
+    """The unit ended just before its worker was killed; the next one is lost, and no trial is blamed for it."""
     desk = Desk("w1", unit_timeout=1.0)
     desk.tell(m.UnitOverdue("w1", 1, 5.0, 0.0))
     (start,) = of(desk.finished(), m.RunUnit)
@@ -198,7 +198,7 @@ def test_what_follows_on_a_worker_that_was_told_to_give_up_is_not_to_blame():
 
 
 def lose(desk, count):
-    """So many workers are lost, one after another; returns what followed from the last loss."""
+    """Lose ``count`` workers, one after another, and return what followed from the last loss."""
     for number in range(count):
         worker = f"x{number}"
         desk.tell(m.WorkerJoined(worker))
@@ -213,8 +213,8 @@ def test_where_whatever_runs_loses_its_worker_the_run_ends():
     assert not finish.complete
     assert finish.reason.startswith("24 workers in a row were lost and nothing ended well between")
     assert "the last time its process was killed by SIGSEGV. It seems to be the machine" in finish.reason
-    assert not of(desk.messages, m.TrialEnded)  # nobody is to blame
-    # Whoever mended it goes on.
+    assert not of(desk.messages, m.TrialEnded)  # no trial is to blame
+    # The user has mended the machine and resumes.
     desk.tell(m.RunStarted("test"))
     assert of(desk.tell(m.WorkerJoined("w1")), m.RunUnit)
 

@@ -36,7 +36,7 @@ def test_a_worker_that_will_not_join_is_not_waited_for():
     assert not of(desk.messages, m.PlacePartition, m.PartitionsMissing)
     follow = desk.tell(m.WorkerUnavailable("its node was lost"))
     assert of(follow, m.PlacePartition) == [m.PlacePartition("w1", 1)]
-    # Whoever joins in its place is welcome.
+    # A worker that joins in its place is welcome.
     desk.tell(m.WorkerJoined("w2", partitions=(1,)))
     assert desk.controller.schedule.starting == 0
 

@@ -1,4 +1,4 @@
-"""What a person may ask, and what the controller makes of it. Whole experiments with wishes are in tests/scheduler."""
+"""What a user may request, and how the controller answers. Whole experiments with requests are in tests/scheduler."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.fusion import Fusion
 from tests.helpers.controller_desk import of
-from tests.helpers.request_desk import Wheel
+from tests.helpers.request_desk import RequestDesk
 
 pytestmark = pytest.mark.usefixtures("few_saves")
 
 
 def trained(**options):
     """A desk whose only trial has trained for one epoch of two, and saved it."""
-    desk = Wheel("w1", **options)
+    desk = RequestDesk("w1", **options)
     desk.epoch(loss=1.0)
     desk.saved(2)
     return desk
@@ -27,7 +27,7 @@ def trained(**options):
 
 def test_a_trial_that_is_about_to_fail_is_not_resumed():
     """Its end would wait for a save that never comes."""
-    desk = Wheel("w1")
+    desk = RequestDesk("w1")
     desk.finished()
     desk.finished()
     desk.tell(m.SaveFailed(VersionRef("t0001", 2, desk.saving(2)), "TypeError: no", "trace"))
@@ -36,7 +36,7 @@ def test_a_trial_that_is_about_to_fail_is_not_resumed():
 
 
 def test_what_nobody_knows():
-    desk = Wheel("w1")
+    desk = RequestDesk("w1")
     assert "unknown; there are add, clone" in desk.refused("dance")
     assert desk.refused("stop", trial="t0001", loud=True) == "loud=True: unknown; stop takes trial, now"
     assert desk.refused("stop") == "trial: is missing; stop takes trial, now"
@@ -69,11 +69,11 @@ def test_what_nobody_knows():
     ],
 )
 def test_wrong_arguments_are_refused_with_reasons(request_, given, words):
-    assert Wheel("w1").refused(request_, **given).startswith(words)
+    assert RequestDesk("w1").refused(request_, **given).startswith(words)
 
 
 def test_a_trial_stops_after_its_unit_with_a_durable_model_and_can_be_resumed():
-    desk = Wheel("w1", partitions=3)
+    desk = RequestDesk("w1", partitions=3)
     desk.finished()
     text, follow = desk.granted("stop", trial="t0001")
     assert text == "t0001 stops after what it is doing"
@@ -90,7 +90,7 @@ def test_a_trial_stops_after_its_unit_with_a_durable_model_and_can_be_resumed():
 
 
 def test_a_trial_stops_now():
-    desk = Wheel("w1")
+    desk = RequestDesk("w1")
     _, follow = desk.granted("stop", trial="t0001", now=True)
     assert follow == [m.TrialStopped("t0001", "stopped by a person"), m.StopUnit("w1", "t0001", 1)]
     follow = desk.tell(m.WorkerLost("w1", "killed"))
@@ -99,7 +99,7 @@ def test_a_trial_stops_now():
 
 
 def test_a_unit_that_is_given_up_costs_nobody_else_a_unit():
-    desk = Wheel("w1", trials=3, fusion=Fusion(lambda config: 0))
+    desk = RequestDesk("w1", trials=3, fusion=Fusion(lambda config: 0))
     assert len(desk.controller.schedule.slots["w1"].units) == 3
     _, follow = desk.granted("stop", trial="t0002", now=True)
     assert m.StopUnit("w1", "t0002", 2) in follow
@@ -116,7 +116,7 @@ def test_a_unit_that_is_given_up_costs_nobody_else_a_unit():
 
 
 def test_a_drained_run_waits_for_the_save_of_an_earlier_version():
-    desk = Wheel("w1", partitions=1)
+    desk = RequestDesk("w1", partitions=1)
     desk.finished()
     assert of(desk.evaluated(loss=1.0), m.RunUnit)[0].unit.epoch == 2
     desk.tell(m.RequestMade("drain", {}))
@@ -127,7 +127,7 @@ def test_a_drained_run_waits_for_the_save_of_an_earlier_version():
 
 
 def test_members_are_not_blamed_for_a_worker_that_ends_because_it_gave_up_one_of_two_units():
-    desk = Wheel("w1", trials=3, fusion=Fusion(lambda config: 0))
+    desk = RequestDesk("w1", trials=3, fusion=Fusion(lambda config: 0))
     desk.granted("stop", trial="t0001", now=True)
     desk.granted("stop", trial="t0002", now=True)
     desk.tell(m.UnitStopped("w1", Unit("t0002", 1, 0), 2, 0.0, 0.5))
@@ -149,12 +149,12 @@ def test_a_stopped_trial_goes_back_to_its_last_saved_version():
 
 
 def test_a_stopped_trial_whose_model_lies_in_shared_memory_alone_is_saved_by_anybody():
-    desk = Wheel("w1", trials=2, partitions=3)
+    desk = RequestDesk("w1", trials=2, partitions=3)
     desk.finished()
     desk.saved(1, durable=False)
     desk.tell(m.WorkerLost("w1", "killed"))
     _, follow = desk.granted("stop", trial="t0001")
-    assert not of(follow, m.SaveVersion)  # there is nobody
+    assert not of(follow, m.SaveVersion)  # no worker is left
     assert m.SaveVersion("w2", VersionRef("t0001", 1, 5), True, 3) in desk.tell(m.WorkerJoined("w2"))
     follow = desk.tell(m.WorkerLost("w2", "killed"))
     assert m.SaveVersion("w3", VersionRef("t0001", 1, 7), True, 3) in desk.tell(m.WorkerJoined("w3"))
@@ -174,7 +174,7 @@ def test_resuming_what_runs_needs_an_epoch_and_more_than_there_was():
 
 
 def test_a_failed_trial_is_not_resumed():
-    desk = Wheel("w1", trials=2)
+    desk = RequestDesk("w1", trials=2)
     desk.failed()
     assert "clone it with another configuration" in desk.refused("resume", trial="t0001")
     assert desk.refused("prioritise", trial="t0001") == "t0001 does not train: it is failed"
@@ -258,7 +258,7 @@ def test_a_clone_asks_again_for_its_model_in_the_next_run():
 
 
 def test_a_warm_clone_needs_a_model_and_something_left_to_do():
-    desk = Wheel("w1")
+    desk = RequestDesk("w1")
     assert "wait for the end of its first epoch, or clone it cold" in desk.refused("clone", trial="t0001", warm=True)
     desk = trained()
     assert "epochs=1: t0001 has trained for 1" in desk.refused("clone", trial="t0001", warm=True, epochs=1)
@@ -267,7 +267,7 @@ def test_a_warm_clone_needs_a_model_and_something_left_to_do():
 
 
 def test_a_cold_clone_starts_afresh():
-    desk = Wheel("w1")
+    desk = RequestDesk("w1")
     text, follow = desk.granted("clone", trial="t0001", changes={"x": 3})
     assert text == "t0002 starts afresh with what t0001 had, until epoch 2"
     (added,) = of(follow, m.TrialAdded)
@@ -275,12 +275,12 @@ def test_a_cold_clone_starts_afresh():
 
 
 def test_a_key_that_nobody_knows_is_not_set():
-    desk = Wheel("w1")
+    desk = RequestDesk("w1")
     assert desk.refused("clone", trial="t0001", changes={"y": 1}) == "y=1: the configuration has no 'y'; it has x"
 
 
 def test_configurations_are_added():
-    desk = Wheel("w1")
+    desk = RequestDesk("w1")
     _, follow = desk.granted("add", config={"x": 9})
     assert of(follow, m.TrialAdded)[0].origin == "person"
     assert desk.refused("add", config={}) == "config: x is missing; the keys are x"
@@ -290,7 +290,7 @@ def test_configurations_are_added():
 
 
 def test_levels_go_first():
-    desk = Wheel("w1", trials=3)
+    desk = RequestDesk("w1", trials=3)
     desk.granted("prioritise", trial="t0003", level=2)
     desk.granted("prioritise", trial="t0002")
     assert of(desk.finished(), m.RunUnit)[0].trial == "t0003"
@@ -302,7 +302,7 @@ def test_levels_go_first():
 
 
 def test_an_urgent_trial_that_no_idle_worker_can_take_holds_nobody_up():
-    desk = Wheel(trials=2)
+    desk = RequestDesk(trials=2)
     desk.tell(m.WorkerJoined("w1", partitions=(0, 1)))
     desk.granted("prioritise", trial="t0001")
     assert of(desk.tell(m.WorkerJoined("w2", partitions=())), m.RunUnit) == []

@@ -12,7 +12,7 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.search import Random
 from hopfleet.search.base import Clone, Stop, Suggestion, Train
 from tests.helpers.controller_desk import of
-from tests.helpers.request_desk import Wheel
+from tests.helpers.request_desk import RequestDesk
 
 pytestmark = pytest.mark.usefixtures("few_saves")
 
@@ -31,7 +31,7 @@ class Rungs(Random):
 def rungs(*decisions, **options):
     search = Rungs(options.pop("trials", 1), 3)
     search.decisions = [*decisions]
-    return Wheel("w1", search=search, **options)
+    return RequestDesk("w1", search=search, **options)
 
 
 def test_a_trial_pauses_where_its_search_says_and_keeps_its_model():
@@ -104,7 +104,7 @@ def test_a_clone_replaces_a_trial():
 
 
 def test_points_come_first_and_count_apart():
-    desk = Wheel("w1", trials=2, points=[{"x": 0.25}])
+    desk = RequestDesk("w1", trials=2, points=[{"x": 0.25}])
     added = of(desk.started, m.TrialAdded)
     assert [(x.origin, x.number) for x in added] == [("point", 0), ("search", 1), ("search", 2)]
     assert added[0].config == {"x": 0.25}
@@ -117,7 +117,7 @@ class Hasty(Random):
 
 
 def test_when_all_is_over_trials_stop_and_no_more_come():
-    desk = Wheel("w1", search=Hasty(5, 2), max_live=2)
+    desk = RequestDesk("w1", search=Hasty(5, 2), max_live=2)
     desk.finished()
     desk.tell(m.RunStarted("again"))
     desk.tell(m.WorkerJoined("w2"))
@@ -131,7 +131,7 @@ def test_adaptive_searches_have_as_many_trials_as_keep_workers_busy():
     class Curious(Random):
         adaptive = True
 
-    desk = Wheel(search=Curious(20, 1))
+    desk = RequestDesk(search=Curious(20, 1))
     assert not of(desk.started, m.TrialAdded)
     assert len(of(desk.tell(m.WorkerJoined("w1")), m.TrialAdded)) == 2
 

@@ -43,7 +43,7 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     import s3fs
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "user")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setattr(files, "PAUSE_SECONDS", 0.01)

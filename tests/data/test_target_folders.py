@@ -37,7 +37,7 @@ class TestTarget:
     @pytest.mark.parametrize("name", ["notes.txt", "manifest.json"])
     def test_that_is_foreign_is_never_replaced(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "set").mkdir()
-        (tmp_path / "set" / name).write_text('{"format": "of somebody else"}')
+        (tmp_path / "set" / name).write_text('{"format": "of another program"}')
         for overwrite in (False, True):
             with pytest.raises(DataError, match="is not empty and is not a Hopfleet data set"):
                 partition({"x": [1]}, tmp_path / "set", partitions=1, overwrite=overwrite)

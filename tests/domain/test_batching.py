@@ -40,7 +40,7 @@ def test_the_batch_size_of_a_configuration() -> None:
     plan = Batching((10, 10), 5, False, 2)
     tracked = TrackedConfig({"lr": 0.1})
     assert batch_size({}, 5) == batch_size(tracked, 5) == 5
-    assert tracked.absent() == ()  # nobody asked for it in vain
+    assert tracked.absent() == ()  # no caller asked for it in vain
     assert plan.of({"batch_size": 2}) == Batching((10, 10), 2, False, 2)
     assert plan.of(MappingProxyType({"batch_size": 3})).batch_size == 3
 

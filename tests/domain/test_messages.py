@@ -100,11 +100,15 @@ UNIT, EVALUATION = Unit("t1", 2, 3), Unit("t1", 2, 0, Work.EVALUATE)
 REF = VersionRef("t1", 5, 9)
 
 PINNED = [
-    (m.RunStarted("0.2", 4, 1), "RunStarted", {"hopfleet": "0.2", "workers": 4, "wishes": 1}),
+    (
+        m.RunStarted("0.2", 4, 1),
+        "RunStarted",
+        {"hopfleet": "0.2", "workers": 4, "wishes": 1},  # prose: allow, a wire name
+    ),
     (
         m.RunStarted("0.2", 4, 1, {"seed": 0}),
         "RunStarted",
-        {"hopfleet": "0.2", "workers": 4, "wishes": 1, "definition": {"seed": 0}},
+        {"hopfleet": "0.2", "workers": 4, "wishes": 1, "definition": {"seed": 0}},  # prose: allow, a wire name
     ),
     (
         m.WorkerJoined("w1", Placement.on("cpu"), (0, 2)),
@@ -201,7 +205,7 @@ PINNED = [
     (
         m.RequestMade("stop", {"trial": "t1"}, "ada", 3),
         "OperatorAsked",
-        {"wish": "stop", "arguments": {"trial": "t1"}, "who": "ada", "number": 3},
+        {"wish": "stop", "arguments": {"trial": "t1"}, "who": "ada", "number": 3},  # prose: allow, a wire name
     ),
     (m.RequestAnswered(3, True, "done"), "WishAnswered", {"number": 3, "granted": True, "text": "done"}),
     (

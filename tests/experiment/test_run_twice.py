@@ -159,7 +159,7 @@ def helper() -> int:
 
 class Net:
     def forward(self) -> int:
-        """Return what nobody needs."""
+        """Return a value that no caller needs."""
         return helper()
 
 

@@ -91,7 +91,7 @@ def test_trials_that_train_together_take_a_share_each() -> None:
     assert Rehearsal(pair(), Profiles({0: SECOND})).run().makespan == pytest.approx(3 * (2 + 2 * UNIT_SECONDS))
 
 
-def test_only_kin_train_together() -> None:
+def test_only_trials_with_equal_group_keys_train_together() -> None:
     configs: dict[int, Any] = {0: {"batch_size": 8}, 1: {"batch_size": 16}}
     rehearsal = Rehearsal(pair(configs=configs), Profiles({0: TOGETHER})).run()
     assert rehearsal.makespan == pytest.approx(3 * (2 + 2 * UNIT_SECONDS))

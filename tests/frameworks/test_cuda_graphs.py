@@ -198,7 +198,7 @@ MIXED = [
 
 @pytest.mark.parametrize(("kind", "shape"), [(Task, (20,)), (Images, (3, 8, 8)), (Failing, (20,))])
 def test_batches_of_different_sizes(place, tmp_path, kind, shape):
-    """Members with batches of 32, 12 and 48 rows, the last of which always has 4, end with the bits of each alone."""
+    """Members with batches of 32, 12 and 48 rows, and a last batch of 4, end with the bits that each has alone."""
     task = kind(place)
     configs = [{**config, "fails": number == 1} for number, config in enumerate(MIXED)]
     alone, together = (several(place, task, configs) for _ in range(2))

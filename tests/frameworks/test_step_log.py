@@ -111,7 +111,7 @@ SLOW = [
     *((task, "interleaved") for task in (Seldom, Rates)),
     (Hidden, "cuda graphs"),
 ]
-"""Cases of which a faster one covers nearly all."""
+"""Slow cases; faster ones cover nearly all of them."""
 
 CONFIGS = [{"lr": 0.01 * (number + 1)} for number in range(4)]
 

@@ -19,7 +19,7 @@ from hopfleet.frameworks.whole_set import Gathered, WholeSet, check_room, collec
 
 
 def rows(count=1050, seed=3):
-    """Return targets of which few are positive, and scores that know little of them."""
+    """Return targets, few of them positive, and scores that are weakly correlated with them."""
     rng = np.random.default_rng(seed)
     targets = (rng.random(count) < 0.06).astype("int64")
     return targets, (targets * 0.8 + rng.normal(size=count)).astype("float32")

@@ -8,7 +8,7 @@ from tests.helpers.fuzzing import fuzz
 from tests.helpers.marks import LONG
 
 SHARE = 1 if LONG else 8
-"""One of so many inputs is tried."""
+"""One in ``SHARE`` inputs is tried."""
 
 TARGETS = "tests.helpers.fuzz_targets.run_folders"
 

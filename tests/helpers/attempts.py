@@ -18,8 +18,8 @@ class Attempts:
     """A fold over the messages of an experiment that raises AssertionError at the first that must not be there."""
 
     partitions: int
-    #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla, and the same
-    #: once more of what it was told ahead.
+    #: The open starts of each worker, by attempt: those of one unit or flotilla, and of the next one if the worker was
+    #: told ahead.
     running: dict[str, dict[int, m.RunUnit]] = field(default_factory=dict)
     last: int = 0
     #: Per trial, the partitions of the units that count, in order.
@@ -67,30 +67,33 @@ class Attempts:
 
     def _check_ahead(self, saved: m.VersionSaved) -> None:
         """The report of a save may overtake that of the unit that made the version, and counts for nothing then."""
-        makes = [other for crew in self.running.values() for other in crew.values() if other.trial == saved.trial]
+        makes = self._starts_of(saved.trial)
         assert makes, f"saved before it was made: {saved}"
 
     def _start(self, start: m.RunUnit) -> None:
         assert start.attempt > self.last, f"an attempt twice: {start}"
         self.last = start.attempt
-        crew = self.running.setdefault(start.worker, {})
-        groups = {other.flotilla or other.attempt: other for other in crew.values()} if crew else {}
+        attempts = self.running.setdefault(start.worker, {})
+        groups = {other.flotilla or other.attempt: other for other in attempts.values()} if attempts else {}
         other = groups.get(start.flotilla)
         if other is not None:
             same = replace(other.unit, trial=start.trial) == start.unit
             assert same, f"a flotilla of two kinds: {other}, {start}"
         else:
             assert len(groups) == start.lookahead, f"two attempts at once: {groups}, {start}"
-        twins = [other for crew in self.running.values() for other in crew.values() if other.trial == start.trial]
-        if start.lookahead and start.unit.trains and any(other.trial == start.trial for other in crew.values()):
+        twins = self._starts_of(start.trial)
+        if start.lookahead and start.unit.trains and any(other.trial == start.trial for other in attempts.values()):
             (before,) = twins
             self._check_goes_on(before, start)
-            crew[start.attempt] = start
+            attempts[start.attempt] = start
             return
         assert start.model.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
         alone = start.unit.trains or any(other.unit.trains for other in twins)
         assert not (twins and alone), f"a model at two places: {twins}, {start}"
-        crew[start.attempt] = start
+        attempts[start.attempt] = start
+
+    def _starts_of(self, trial: str) -> list[m.RunUnit]:
+        return [start for attempts in self.running.values() for start in attempts.values() if start.trial == trial]
 
     def _check_goes_on(self, before: m.RunUnit, start: m.RunUnit) -> None:
         """A trial goes on where it is, with another partition of the epoch and the model that it is about to make."""
@@ -120,9 +123,9 @@ class Attempts:
 
     def _end_what_follows(self, worker: str, trial: str) -> None:
         """What a trial was to do after a unit that did not happen does not happen either."""
-        crew = self.running[worker]
-        for attempt in [attempt for attempt, start in crew.items() if start.trial == trial]:
-            del crew[attempt]
+        attempts = self.running[worker]
+        for attempt in [attempt for attempt, start in attempts.items() if start.trial == trial]:
+            del attempts[attempt]
 
     def _forget(self, ref: VersionRef) -> None:
         """The file of a save is gone; if another one is that version by now, it stays."""

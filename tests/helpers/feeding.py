@@ -14,7 +14,7 @@ from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
 
 
 class Noisy(hop.TorchTask):
-    """Takes so long that everybody wants to have its batches from somebody else."""
+    """Takes so long per batch that sharing batches pays off."""
 
     seconds = 0.004
 

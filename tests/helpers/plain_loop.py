@@ -1,4 +1,4 @@
-"""Training as anybody would write it, in one process and in sequence, to compare Hopfleet's bits with.
+"""A plain training loop, in one process and in sequence, to compare Hopfleet's bits with.
 
 It shares no code with Hopfleet but the task's own build() and loss() and, on CUDA, hop.capturable: rows are read from
 the Arrow files, orders and seeds follow the rules given in docs/concepts.md.

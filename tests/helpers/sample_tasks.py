@@ -167,7 +167,7 @@ class Faulty(Plain):
 
 
 class Indiscreet(Plain):
-    """Tells everybody what it was told in confidence."""
+    """Logs and raises the secret that it was given."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
         assert config["hub"]["token"] == os.environ["HOPFLEET_TEST_TOKEN"], "it is told the plain value"

@@ -56,7 +56,7 @@ def made(
 
 
 class Drawn(Search):
-    """So many draws from the space, which pause after ``first`` epochs."""
+    """Draws ``trials`` configurations from the space; they pause after ``first`` epochs."""
 
     def __init__(self, trials: int, first: int, max_epochs: int) -> None:
         self._trials, self.first, self.max_epochs = trials, first, max_epochs

@@ -55,7 +55,7 @@ MISTAKES = [
     space("a namespace of arguments", Namespace(lr=0.1), "space=Namespace(lr=0.1)", "must be a dict"),
     space("a name that is a number", {1: 0.1}, "space key 1", "must be a non-empty string"),
     space("the same name twice", {"a.b": 1, "a": {"b": 2}}, "'a.b'", "occurs twice", "rename"),
-    # Habits from scikit-learn and Keras
+    # As in scikit-learn and Keras
     space("a list", {"lr": [0.1, 0.01]}, "lr=[0.1, 0.01]", "hop.choice([0.1, 0.01])", "a tuple, (0.1, 0.01)"),
     space("a list in a nested space", {"net": {"width": [8, 16]}}, "net.width=[8, 16]", "hop.choice([8, 16])"),
     space("a range", {"width": range(2, 5)}, "width=range(2, 5)", "hop.choice(range(2, 5))"),
@@ -65,7 +65,7 @@ MISTAKES = [
     of_scipy("scipy's uniform", "lr", "uniform", 1, 3, says=("lr=<scipy", "hop.uniform(1.0, 4.0)")),
     of_scipy("scipy's loguniform", "lr", "loguniform", 1e-4, 0.1, says=("hop.loguniform(0.0001, 0.1)",)),
     of_scipy("scipy's randint", "width", "randint", 1, 5, says=("hop.randint(1, 5)",)),
-    # Habits from Ray Tune and Optuna; Ray's dimensions are in tests/domain/test_foreign.py
+    # As in Ray Tune and Optuna; Ray's dimensions are in tests/domain/test_foreign.py
     space("Ray's grid_search", {"lr": {"grid_search": [1, 2]}}, "grid of Ray", "hop.grid_search([1, 2])"),
     space("Optuna's float", {"lr": optuna_float(1e-4, 0.1, log=True)}, "hop.loguniform(0.0001, 0.1)"),
     space("Optuna's integer", {"width": optuna_int(1, 4)}, "hop.randint(1, 5)"),

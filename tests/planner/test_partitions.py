@@ -9,7 +9,7 @@ def test_partitions_go_where_the_workers_are() -> None:
     assert place_partitions([1] * 6, {"a": 2, "b": 1}, 1) == {"a": (0, 1, 3, 4), "b": (2, 5)}
     twice = place_partitions([1] * 4, {"a": 1, "b": 1, "c": 1}, 2)
     assert sorted(partition for mine in twice.values() for partition in mine) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert place_partitions([1] * 1, {"a": 1, "b": 1}, 1) == {"a": (0,), "b": (0,)}, "nobody has nothing to do"
+    assert place_partitions([1] * 1, {"a": 1, "b": 1}, 1) == {"a": (0,), "b": (0,)}, "no node is left without work"
     assert place_partitions([1] * 2, {"a": 1}, 3) == {"a": (0, 1)}
 
 
@@ -22,9 +22,9 @@ def test_faster_nodes_get_more() -> None:
 def test_who_is_too_slow_for_a_partition_shares_one() -> None:
     placed = place_partitions([1] * 4, {"slow": 1.0, "fast": 50.0, "middle": 40.0}, 1)
     assert len(placed["slow"]) == 1
-    assert set(placed["slow"]) < {*placed["fast"], *placed["middle"]}, "nobody waits for it"
+    assert set(placed["slow"]) < {*placed["fast"], *placed["middle"]}, "other nodes hold it as well"
     assert sum(map(len, placed.values())) == 5
-    assert place_partitions([1] * 2, {"slow": 1.0}, 1) == {"slow": (0, 1)}, "nobody is there to share with"
+    assert place_partitions([1] * 2, {"slow": 1.0}, 1) == {"slow": (0, 1)}, "there is no other node to share with"
 
 
 def test_what_a_slow_node_held_goes_to_another_one_as_well() -> None:

@@ -313,7 +313,7 @@ REFUSED: list[tuple[Callable[[hop.Control], str], str]] = [
     (lambda control: control.stop("t0009"), "'t0009': no such trial"),
     (lambda control: control.stop(1), "t0001 is completed: a trial that has ended cannot be stopped"),
     (lambda control: control.resume(1, epochs=1), "epochs=1: t0001 has already trained for 1 epochs"),
-    (lambda control: control.delete("nobody"), "'nobody': no such trial"),
+    (lambda control: control.delete("t9"), "'t9': no such trial"),
     (lambda control: control.clone(1, {"rate": 1}), "no 'rate'; it has optimizer, lr, schedule, width, hold"),
     (lambda control: control.clone(1, {"lr": object()}), "a configuration holds numbers"),
     (lambda control: control.add({"lr": 1}), "hold is missing, optimizer is missing"),

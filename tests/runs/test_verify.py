@@ -292,7 +292,7 @@ def test_what_comes_after_the_end_is_a_stray() -> None:
     assert results.verify().ok
     path = results.folder.checkpoints / "t0002" / "v00004-77.safetensors"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("by a worker that nobody waited for")
+    path.write_text("by a worker that was declared dead")
     assert only(results).problem == "is a stray file: it is not in the journal"
 
 

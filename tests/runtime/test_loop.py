@@ -1,4 +1,4 @@
-"""The loop: everything is written down before anybody acts. On the simulated backend, with a real journal."""
+"""The loop: everything is journaled before a command is sent. On the simulated backend, with a real journal."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_nothing_is_written_when_nothing_happens(tmp_path):
 
 
 class DrainingBackend(SpyBackend):
-    """Somebody presses Ctrl-C as a version is durable for the first time."""
+    """Drains as Ctrl-C does, as soon as a version is durable for the first time."""
 
     def receive(self, timeout):
         events = super().receive(timeout)
@@ -246,7 +246,7 @@ def test_time_counts_as_far_as_somebody_looked():
     assert watch.look()
     assert watch.ages == {"w1": 0.5}
     watch.start("w2")
-    now = 1000.0  # somebody pressed Ctrl-Z
+    now = 1000.0  # the process was suspended by Ctrl-Z
     assert watch.look()
     assert watch.ages == {"w1": 0.5 + AWAY_SECONDS, "w2": AWAY_SECONDS}
     watch.start("w1")

@@ -181,7 +181,7 @@ class Unreachable(HungOnce):
     looks = 0
 
     def offer(self, device, threads, teams=(), *, spanning=()):
-        raise AssertionError("nobody asks")
+        raise AssertionError("no worker may be requested")
 
     def trouble(self):
         self.looks += 1

@@ -69,7 +69,7 @@ def test_small_shops_end_at_the_bound(workers, times, epochs, arrivals, prior):
     ],
 )  # fmt: skip
 def test_shops_where_times_are_learned_or_units_are_few(workers, times, epochs, arrivals, prior, seconds):
-    """Exactly so many seconds: one more trial comes, units take half a second or nothing is known beforehand."""
+    """Take exactly ``seconds``: one more trial comes, units take half a second or nothing is known beforehand."""
     end = ReplicaShop(workers, times, prior=prior).run(Balanced(), epochs=epochs, arrivals=arrivals)
     assert bound(workers, times, epochs, arrivals) <= end * (1 + 1e-9)
     assert end == pytest.approx(seconds)

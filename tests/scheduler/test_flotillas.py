@@ -1,4 +1,4 @@
-"""Who trains together: those that want the same rows, as many as fit, and nobody who is suspected of anything."""
+"""Trials that train together: those that want the same rows, as many as fit, and none that may kill its worker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_more_than_a_worker_s_share():
     [(1.2, False, 4, 4), (1.3, False, 3, 3), (1.3, True, 3, 4), (2.0, True, 3, 4), (9.0, True, 2, 2)],
 )
 def test_members_of_a_stack_stay_if_they_take_little_more_than_that(seconds, whole, come, stay):
-    """Ten trials, half of which take longer than the others: companions of the first, and if the worker holds them."""
+    """Half of ten trials take longer: count the companions of the first one, also if the worker holds them."""
     desk = Desk(None, None, trials=10, valid=0)
     for number in range(1, 11):
         desk[f"t{number}"].seconds, desk[f"t{number}"].measured = (seconds if number <= 5 else 1.0), 1
@@ -239,8 +239,8 @@ def test_a_lost_worker_makes_suspects_of_all_until_they_have_trained_alone():
     assert all(x.state.value == "completed" for x in driver.ended.values())
 
 
-def crew(*, trials: int = 3) -> tuple:
-    """A controller whose only worker runs a flotilla."""
+def sole_flotilla(*, trials: int = 3) -> tuple:
+    """Return a controller whose only worker runs a flotilla, and the commands that started its members."""
     controller = controller_of(Setting(partitions=1, valid=0, trials=trials, epochs=2, together=8))
     controller.handle(m.RunStarted("test", 1))
     follow = controller.handle(m.WorkerJoined("w1"))
@@ -250,7 +250,7 @@ def crew(*, trials: int = 3) -> tuple:
 
 
 def test_stopping_one_at_once_blames_no_other():
-    controller, starts = crew()
+    controller, starts = sole_flotilla()
     follow = controller.handle(m.RequestMade("stop", {"trial": starts[1].trial, "now": True}))
     stop = next(x for x in follow if isinstance(x, m.StopUnit))
     assert stop.attempt == starts[1].attempt
@@ -259,7 +259,7 @@ def test_stopping_one_at_once_blames_no_other():
 
 
 def test_a_hung_flotilla_makes_suspects_of_all():
-    controller, starts = crew()
+    controller, starts = sole_flotilla()
     controller.handle(m.UnitOverdue("w1", starts[2].attempt, 99.0, 1.0))
     controller.handle(m.WorkerLost("w1", "it was told to give up", replaced=True))
     assert [controller.schedule.trials[x.trial].losses for x in starts] == [["it ran for 99 s; estimated 1 s"]] * 3
@@ -267,7 +267,7 @@ def test_a_hung_flotilla_makes_suspects_of_all():
 
 
 def test_one_fails_and_the_others_do_not_notice():
-    controller, starts = crew()
+    controller, starts = sole_flotilla()
     failed, *others = starts
     where = ("w1", Unit(failed.trial, 1, 0), failed.attempt)
     follow = controller.handle(m.UnitFailed(*where, 0.0, 1.0, "ValueError: no", "traceback"))

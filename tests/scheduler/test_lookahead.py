@@ -136,7 +136,7 @@ def test_after_the_last_evaluation_a_worker_is_free():
     desk = Desk(None, partitions=1, epochs=1)
     desk.train("w1", "t1", 0)
     slot = desk.schedule.slots["w1"]
-    assert desk.schedule.keeps(slot), "nobody evaluates it yet"
+    assert desk.schedule.keeps(slot), "no worker evaluates it yet"
     desk.start("w1", "t1", 0, evaluate=True)
     assert not desk["t1"].goes_on(None, None) and not desk.schedule.keeps(slot)
 

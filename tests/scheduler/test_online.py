@@ -103,7 +103,7 @@ def badly(shop: Shop, rng: random.Random) -> Timetable:
 
 
 def asks_later(answers: list[Timetable], polls: int):
-    """Answers after so many polls."""
+    """Return a function that submits a job, whose answer comes after ``polls`` polls."""
 
     def submit(job):
         answers.append(job())

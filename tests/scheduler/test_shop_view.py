@@ -312,7 +312,7 @@ class Counted(Estimates):
 
 
 def test_times_are_refreshed_ever_more_rarely_but_once_for_every_trial():
-    """When 1, 2 and 4 units were measured, and then after as many as there are trials."""
+    """When 1, 2 and 4 units were measured, and from then on after one more unit per trial."""
     estimates = Counted(1.0, 1.0, 1.0)
     desk, view = Desk((0,), (1,), trials=3, epochs=9, valid=0), ShopView()
     desk.schedule.estimates = estimates

@@ -73,7 +73,7 @@ def test_the_number_of_workers_is_settled_when_all_have_come():
     assert answers(steering.tell(m.WorkerJoined("w3"))) == ["from 3 to 4 workers"]
 
 
-def test_a_run_is_not_finished_while_a_wish_has_no_answer():
+def test_a_run_is_not_finished_while_a_request_has_no_answer():
     steering = Steering("w1", epochs=1)
     steering.train()
     steering.train()
@@ -101,7 +101,7 @@ def test_a_worker_that_was_stopped_is_replaced_before_others_are_counted():
     assert answers(steering.tell(m.WorkerJoined("w3"))) == ["there are 2 workers already"]
 
 
-def test_a_run_hears_the_wishes_that_waited_for_it_before_it_is_finished():
+def test_a_run_answers_the_requests_that_waited_for_it_before_it_is_finished():
     steering = Steering("w1", epochs=1)
     steering.train()
     steering.train()

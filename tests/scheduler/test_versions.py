@@ -127,7 +127,7 @@ def test_an_intact_file_that_cannot_be_loaded_is_dropped_once():
     desk.schedule.lost(ref, "w2", intact=True)
     assert (desk["t1"].saved, desk["t1"].stale) == ({}, [(1, 5)])
     desk.schedule.lost(ref, "w2", intact=True)
-    desk.schedule.lost(VersionRef("t1", 1, 6), "w2", intact=True)  # which is nobody's
+    desk.schedule.lost(VersionRef("t1", 1, 6), "w2", intact=True)  # which no file belongs to
     desk.schedule.lost(VersionRef("t1", 1, None), "w2", intact=True)
     assert desk["t1"].stale == [(1, 5)]
 

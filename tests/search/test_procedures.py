@@ -49,7 +49,7 @@ def test_the_brackets_of_the_paper():
 
 
 def walk(search):
-    """Train everybody as told, the lower its number the better, and count who trained until which epoch."""
+    """Train all trials as told, the lower the number the better, and count the trials that trained until each epoch."""
     talk = Talk(search)
     talk.add(search.trials)
     counts, todo = {}, [(name, trial.epochs) for name, trial in talk.trials.items()]

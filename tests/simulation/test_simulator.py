@@ -156,7 +156,7 @@ def test_pictures(tmp_path: Path, suffix: str) -> None:
 
 
 def test_those_who_join_at_once_are_told_together() -> None:
-    """So that nobody starts before all are counted, and the first plan is made for all."""
+    """All workers are counted before a unit starts, so the first plan is made for all of them."""
     backend = Simulated(lambda command, trial: 1.0, failures=[Failure(0.5, "w2", back=1.0)])
     backend.start(None, 3)
     assert [event.worker for event in backend.receive(0.0)] == ["w1", "w2", "w3"]

@@ -143,7 +143,7 @@ def test_requests_without_a_number_take_no_request(tmp_path: Path) -> None:
     """Early releases journaled Ctrl-C so."""
     with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
         assert journal.requests.ask("ada", "pause", {}) == 1
-        asked = ("OperatorAsked", '{"wish": "drain", "arguments": {}}')
+        asked = ("OperatorAsked", '{"wish": "drain", "arguments": {}}')  # prose: allow, a name on disk
         journal._database.execute("INSERT INTO messages (time, kind, body) VALUES (1.0, ?, ?)", asked)
         assert [request.number for request in journal.requests.pending()] == [1]
 

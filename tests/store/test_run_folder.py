@@ -223,7 +223,7 @@ def test_a_name_alone_is_not_looked_up_in_the_current_directory(
     for name in ("./planted", "../here/planted", Path("planted"), str(tmp_path / "here" / "planted")):
         assert find_run(name).path.resolve() == (tmp_path / "here" / "planted").resolve()
     with pytest.raises(NotFound):
-        find_run("~nobody-of-that-name/run")
+        find_run("~no-such-user/run")
 
 
 def test_code_that_a_folder_names_runs_only_if_others_cannot_write_there(own_home: Path) -> None:

@@ -122,7 +122,10 @@ def test_a_journal_of_format_3_is_read_and_becomes_a_newer_one_when_written_to(t
     rows = [
         ("Evaluate", {**unit, "version": 2, "saved": 7, "digest": "abc", "flotilla": 0, "more": False}),
         ("Evaluated", {**unit, "started": 1.0, "ended": 2.0, "sums": {}, "share": 1.0}),
-        ("OperatorAsked", {"wish": "stop", "arguments": {"trial": "t1"}, "who": "ada", "number": 4}),
+        (
+            "OperatorAsked",
+            {"wish": "stop", "arguments": {"trial": "t1"}, "who": "ada", "number": 4},  # prose: allow, a wire name
+        ),
         ("VersionLost", {"trial": "t1", "version": 2, "saved": 7, "reason": "gone", "worker": "w1", "attempt": 2}),
     ]
     expected = [
@@ -231,7 +234,7 @@ def test_where_a_file_cannot_have_two_names_it_is_copied(tmp_path: Path, monkeyp
 
 
 def test_saves_of_one_version_have_files_of_their_own(tmp_path: Path) -> None:
-    """A worker that everybody took for dead writes after the one that took its place."""
+    """A worker that was declared dead writes after the one that took its place."""
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
     for durable in (True, False):
         for attempt, body in ((8, b"good"), (7, b"late")):
@@ -309,7 +312,7 @@ def test_requests_wait_in_a_queue_and_leave_a_trail(tmp_path: Path) -> None:
     assert (refused.number, refused.who, refused.granted, refused.text) == (first, "ada@box", False, "no")
     assert (waiting.request, waiting.granted, waiting.text) == ("pause", None, "")
     assert refused.time <= waiting.time
-    other._database.execute("DROP TABLE wishes")
+    other._database.execute("DROP TABLE wishes")  # prose: allow, a name on disk
     assert other.requests.trail() == other.requests.pending() == [], "a journal of before there were requests"
 
 

@@ -23,7 +23,7 @@ LONG = {
     *("adapters", "dashboards", "etl", "faults", "fleet_live", "hop", "memory", "overhead", "preview", "ray", "ui"),
     *("dike_run", "etl_images", "etl_nodes", "predict", "sklearn_search", "stacks", "teams", "teams_live", "watched"),
 }
-"""They start so many processes that they take a quarter of a minute each; with HOPFLEET_LONG=1 they run too."""
+"""Each of them starts many processes and takes a quarter of a minute; with HOPFLEET_LONG=1 they run too."""
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_every_trial_equals_training_alone(
 
 
 def test_metrics_are_the_mean_over_all_rows(tmp_path: Path) -> None:
-    """Validation in three partitions, by whoever is free, gives the exact mean over rows."""
+    """Validation in three partitions, on whichever workers are free, gives the exact mean over rows."""
     valid_folder = tmp_path / "valid"
     valid = arrays(100, seed=1)
     hop.partition(valid, valid_folder, partitions=3, seed=0)

@@ -110,7 +110,7 @@ def test_pods_mount_what_they_declare() -> None:
 
 
 def test_the_image_has_all_that_it_is_built_from() -> None:
-    """The Dockerfile installs a folder of which only some files are there."""
+    """The build context lacks most files of the repository, but nothing that the Dockerfile installs from."""
     allowed = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     there = {line[1:] for line in allowed if line.startswith("!")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

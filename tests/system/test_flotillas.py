@@ -201,8 +201,8 @@ def test_who_would_disturb_others_trains_alone(capsys):
     assert "drew from a random stream" in capsys.readouterr().err
 
 
-class Cramped(Line):
-    """A device with room for two."""
+class OutOfMemory(Line):
+    """Runs out of memory at a large learning rate, unless the trial is alone."""
 
     def loss(self, model, batch):
         together = sum(1 for frame in _frames() if frame == "do")
@@ -212,10 +212,10 @@ class Cramped(Line):
 
     @property
     def framework(self):
-        return CrampedFramework(self, owns_loop=False)
+        return OutOfMemoryFramework(self, owns_loop=False)
 
 
-class CrampedFramework(TorchFramework):
+class OutOfMemoryFramework(TorchFramework):
     def out_of_memory(self, error):
         return isinstance(error, MemoryError)
 
@@ -228,7 +228,7 @@ def _frames() -> list[str]:
 
 @pytest.mark.slow
 def test_out_of_memory_splits_a_flotilla():
-    alone, together = (fitted(Cramped(), fuse) for fuse in ("off", "exact"))
+    alone, together = (fitted(OutOfMemory(), fuse) for fuse in ("off", "exact"))
     assert outcome(alone) == outcome(together)
     assert all(trial.state.value == "completed" for trial in together.trials)
 
@@ -316,7 +316,7 @@ def test_fast_is_nearly_as_alone_and_says_that_it_cannot_be_replayed(capsys):
 
 
 class Breaking(Line):
-    """One of its configurations leaves the device in a state that is of no use to anybody."""
+    """One of its configurations leaves the device in a state that no trial can use."""
 
     def loss(self, model, batch):
         if os.environ.get("BROKEN_BY") == str(os.getpid()):

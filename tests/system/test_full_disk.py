@@ -47,7 +47,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FullVersions(Versions):
-    """A folder on a disk that takes nothing until somebody makes room."""
+    """A folder on a disk that takes nothing until there is room again."""
 
     full = True
 
@@ -324,7 +324,7 @@ class Filler:
 
 @pytest.mark.parametrize("spare", [200_000, 0], ids=["models", "journal"])
 def test_a_small_disk(small: Path, monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
-    """Somebody fills the disk while workers train, and makes room when the run has said that it waits."""
+    """Another program fills the disk while workers train, and makes room when the run has said that it waits."""
     expected = digests(experiment(small.parent / "calm", "inline", Heavy()).fit(quiet=True))
     filler = Filler(monkeypatch, small, spare, lambda: filler.file.unlink())
     results = experiment(small, "local", Heavy()).fit(quiet=True)

@@ -19,7 +19,7 @@ from tests.helpers.states import assert_same_state
 def run(
     folder: Path, *, at: int, times: int, during: str = "train", backend: str = "inline", trials: int = 2
 ) -> hop.Results:
-    """Some trials on one worker, that runs out of memory so many times from a batch of the run on.
+    """Run some trials on one worker that runs out of memory ``times`` times, from batch ``at`` of the run on.
 
     The check before the run has trained four batches of each trial and evaluated one.
     """

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.paradigms import catalogue, network, source
 from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
-from benchmarks.paradigms.harness import Crew, Mark, Measured, Phase, in_the_middle
+from benchmarks.paradigms.harness import Mark, Measured, Phase, SteppedProcesses, in_the_middle
 from benchmarks.paradigms.network import Traffic
 from benchmarks.paradigms.report import bars, table
 from benchmarks.paradigms.site import on_interface
@@ -142,20 +142,20 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         )
         for order in orders
     ]
-    crew = Crew(processes)
+    stepped = SteppedProcesses(processes)
     outcomes = {}
     try:
         for name in PARADIGMS:
             for done in ("ready", "loaded", "trained"):
-                said = crew.all_say(done)
+                said = stepped.all_say(done)
                 if done == "trained":
                     (folder / "models").rename(folder / name)
                     outcomes[name] = {trial["number"]: trial["epochs"] for part in said for trial in part}
-                crew.go_on()
+                stepped.go_on()
     except RuntimeError:
         pytest.fail(processes[0].communicate()[1] + processes[1].communicate()[1])
     finally:
-        crew.end()
+        stepped.end()
         store.shutdown()
         store.server_close()
     yield Ran(folder, outcomes)

@@ -153,7 +153,7 @@ def test_ls_show_best_export(cli: Cli, release: Path) -> None:
 
 
 def requests(name: str) -> list[list[Any]]:
-    """Return all control requests that an experiment ever got, with their answers. Release 0.1 called them wishes."""
+    """Return all control requests that an experiment ever got, with their answers. Release 0.1 has another name."""
     control = hop.control(name)
     trail = control.requests() if hasattr(control, "requests") else control.wishes()
     return [[getattr(each, "request", None) or each.wish, each.granted, each.text] for each in trail]

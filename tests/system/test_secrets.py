@@ -1,4 +1,4 @@
-"""What is secret is told to the task and to nobody else."""
+"""Secrets are passed to the task alone."""
 
 from __future__ import annotations
 

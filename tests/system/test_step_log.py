@@ -1,4 +1,4 @@
-"""Values of single steps in whole experiments: each point once, whoever trained, and after any interruption."""
+"""Values of single steps in whole experiments: each point once, on any worker and after any interruption."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_folds_log_the_mean_of_their_models() -> None:
     for trial in results.trials:
         logged = trial.logged
         assert [step for step, _ in logged["lr"]] == list(range(STEPS))
-        # Each unit trains two of the three models, neither of which has seen a batch before the first unit.
+        # Each unit trains two of the three models, and neither has seen a batch before the first unit.
         assert [value for _, value in logged["steps"]][:6] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 

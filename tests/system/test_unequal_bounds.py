@@ -60,7 +60,7 @@ def optimum(chains: list[Chain], costs: dict[int, float], speeds: tuple[float, .
 
 @pytest.mark.parametrize("seed", range(12))
 def test_brackets(seed: int) -> None:
-    """Two brackets: three trials of which one trains for another epoch, and one trial that trains for two."""
+    """Two brackets: three trials, one of them with a second epoch, and one trial that trains for two."""
     rng = random.Random(seed)
     speeds = rng.uniform(1, 4), rng.uniform(1, 4)
     costs = {trial: rng.lognormvariate(0, 0.6) for trial in range(4)}

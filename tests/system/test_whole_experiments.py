@@ -96,13 +96,13 @@ def test_trials_pause_resume_and_clone(setting):
 
 @settings(deadline=None, max_examples=25)
 @given(experiments(REQUESTS, playful=True))
-def test_a_person_at_the_wheel(setting):
+def test_requests_of_a_user(setting):
     Driver(setting).run()
 
 
 @settings(deadline=None, max_examples=40)
 @given(experiments((*REQUESTS, *FAULTS), playful=True))
-def test_a_person_at_the_wheel_while_everything_goes_wrong(setting):
+def test_requests_of_a_user_while_everything_goes_wrong(setting):
     Driver(setting).run()
 
 

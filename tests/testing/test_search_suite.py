@@ -44,7 +44,7 @@ class TestASHA(SearchSuite):
         return hop.ASHA(trials=12, max_epochs=9)
 
     def check(self, run):
-        """Whoever is among the best third of a rung at the end has gone on, unless it diverged or ended."""
+        """A trial in the best third of a rung at the end has gone on, unless it diverged or ended."""
         for level, reports in costs_at(run).items():
             if level in (1, 3):
                 best = sorted(reports, key=lambda trial: (reports[trial], trial))[: len(reports) // 3]

@@ -1,4 +1,4 @@
-"""The checker of prose finds banned phrases where people read, and nowhere else."""
+"""The checker of prose finds banned phrases in prose and retired words in identifiers, and nowhere else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_prose import BANNED, check, folder, hits, main
+from tools import check_prose
+from tools.check_prose import CHECKED, EXEMPT, NAMES, PHRASES, ROOT, WORDS, check, folder, hits, main, words_in
 
 
 def found(text: str, file: str = "src/hopfleet/a.py") -> list[tuple[int, str]]:
@@ -27,8 +28,71 @@ def f(y):
     assert sorted(found(source)) == [(1, "Nobody"), (2, "so many"), (6, "Whoever"), (8, "somebody")]
 
 
-def test_code_is_not_read() -> None:
-    assert found("feeders = wishes(pilot, somebody=kin)\nso, many = of, which\n") == []
+def test_no_phrase_is_found_in_code() -> None:
+    assert found("members = wishes(pilot, somebody=kin)\nso, many = of, which\n") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("class StationCounter: ...", "StationCounter"),
+        ("def tell_crew(): ...", "tell_crew"),
+        ("async def obey(): ...", "obey"),
+        ("def f(vacancies): ...", "vacancies"),
+        ("def f(*, pilot=1): ...", "pilot"),
+        ("def f(*crews): ...", "crews"),
+        ("f = lambda kin: 0", "kin"),
+        ("MOST_WISHES = 1", "MOST_WISHES"),
+        ("a, (b, scout) = c", "scout"),
+        ("wheel: int", "wheel"),
+        ("self._cramped = True", "_cramped"),
+        ("for habit in habitat: ...", "habit"),
+        ("with f() as captain: ...", "captain"),
+        ("try: ...\nexcept OSError as entangled: ...", "entangled"),
+        ("import queue as larder", "larder"),
+        ("print(barren := 1)", "barren"),
+        ("match a:\n    case [feeder, _]: ...", "feeder"),
+        ("match a:\n    case [first, *sailors]: ...", "sailors"),
+        ("match a:\n    case {**whereabouts}: ...", "whereabouts"),
+    ],
+)
+def test_identifiers_are_checked_where_they_are_defined(source: str, name: str) -> None:
+    assert found(source) == [(1 + source.count("\n"), name)]
+    assert found(f"{source}  # prose: allow, a wire name") == []
+
+
+def test_uses_of_identifiers_are_not_checked() -> None:
+    assert found("from other import Zygote, larder\nlarder.open(Zygote().crew, kin=other.whereabouts)\n") == []
+
+
+def test_names_of_modules_and_packages_are_checked() -> None:
+    assert found("x = 1\n", "src/hopfleet/crew/boat.py") == []
+    assert found("x = 1\n", "src/hopfleet/crew/__init__.py") == [(1, "crew")]
+    assert found("x = 1\n", "src/hopfleet/node_stations.py") == [(1, "node_stations")]
+    assert found("# prose: allow, the old name\n", "src/hopfleet/larder.py") == []
+
+
+def test_an_attribute_is_found_on_its_own_line() -> None:
+    assert found("(\n    self\n    .kin\n) = 1\n") == [(3, "kin")]
+    assert found("(\n    self  # prose: allow, this is another line\n    .kin\n) = 1\n") == [(3, "kin")]
+
+
+def test_identifiers_are_split_into_words() -> None:
+    assert words_in("__HTTPServerOf_two2Trials") == ["HTTP", "Server", "Of", "two", "Trials"]
+    assert found("kind = wishbone = Feederless = captaincy = habitat = skin = CREWED = 1\n") == []
+    assert [phrase for _, phrase in found("CUDAKin = kin2 = _KIN_OF = theKin = 1\n")] == [
+        "CUDAKin", "kin2", "_KIN_OF", "theKin",
+    ]  # fmt: skip
+
+
+def test_names_that_are_retired_in_code_alone_may_occur_in_prose() -> None:
+    source = "# A wheel, jointly built.\n"
+    assert found(source + "wheel = jointly = 1\n") == [(2, "wheel"), (2, "jointly")]
+
+
+def test_a_release_has_wheels() -> None:
+    assert found("wheel = kin = 1\n", "tools/release/build.py") == [(1, "kin")]
+    assert found("wheel = 1\n", "tools/releases.py") == [(1, "wheel")]
 
 
 def test_expressions_in_f_strings_are_code() -> None:
@@ -63,11 +127,24 @@ def test_old_releases_keep_their_words() -> None:
 
 
 def test_every_phrase_has_a_suggestion() -> None:
-    for pattern, suggestion in BANNED:
+    for pattern, suggestion in (*PHRASES, *WORDS, *NAMES):
         assert re.compile(pattern) and suggestion
 
 
-def test_hits_are_reported_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_checked_by_default_exists() -> None:
+    assert all((ROOT / name).exists() for name in (*CHECKED, *EXEMPT))
+
+
+def test_exempt_files_are_left_out(tmp_path: Path) -> None:
+    for name in ("tools/check_prose.py", "tools/check_house.py", "tests/fixtures/release_0_1/make.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("wish = 1\n")
+    assert [hit.file for hit in check(["tools", "tests", "tools/check_prose.py"], tmp_path)] == ["tools/check_house.py"]
+
+
+def test_hits_are_reported_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("Fine.\nSo many pilots.\n")
     (tmp_path / "docs" / "a.png").write_bytes(b"pilot")
@@ -76,6 +153,7 @@ def test_hits_are_reported_and_counted(tmp_path: Path, capsys: pytest.CaptureFix
         "docs/a.md:2: pilots -> profiling",
     ]
     assert folder("src/hopfleet/data/etl/a.py") == "src/hopfleet/data" and folder("docs/a.md") == "docs/a.md"
-    assert main(["tools/check_prose.py", "--count"]) == 1
-    assert "tools/check_prose.py" in capsys.readouterr().out
     assert main(["LICENSE"]) == 0
+    monkeypatch.setattr(check_prose, "check", lambda names: check(names, tmp_path))
+    assert main(["docs", "--count"]) == 1
+    assert capsys.readouterr().out == "    2 docs/a.md\n"

@@ -202,7 +202,7 @@ class Loop:
 
 
 class Wire(asyncio.Transport):
-    """A connection of which nothing is sent."""
+    """A connection that sends nothing."""
 
     aborted = False
 

@@ -1,4 +1,4 @@
-"""Transformed batches are the same wherever they are made, whoever dies meanwhile, and nobody stays behind."""
+"""Transformed batches are the same in whichever process they are made, even if one dies, and no process remains."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_number_of_transform_workers_that_makes_no_sense(transform_workers):
 # ----------------------------------------------------------------------------------------------------------- the feed
 
 
-def test_the_same_batches_alone_and_with_a_larder(data, tmp_path):
+def test_the_same_batches_alone_and_with_a_shared_cache(data, tmp_path):
     task = Noisy()
     batch_cache = Closely(tmp_path / "cache", 10**8)
     plain, sharing = Feed(task), Feed(task, batch_cache=batch_cache)

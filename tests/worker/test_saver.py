@@ -42,7 +42,7 @@ class Far(NodeVersions):
         assert self.may.wait(WAIT)
         if self.failures:
             self.failures -= 1
-            raise OSError("memory://far: nobody answers")
+            raise OSError("memory://far: no answer")
         super().send(ref)
 
 
@@ -85,7 +85,7 @@ def test_what_does_not_arrive_is_told_once_and_sent_again(tmp_path: Path, monkey
     first.save(command(1, durable=True), model)
     here, delayed, saved = (told.get(timeout=WAIT) for _ in range(3))
     assert isinstance(here, VersionSaved) and not here.durable
-    assert isinstance(delayed, SaveDelayed) and delayed.error == "memory://far: nobody answers" and delayed.on_node
+    assert isinstance(delayed, SaveDelayed) and delayed.error == "memory://far: no answer" and delayed.on_node
     assert isinstance(saved, VersionSaved) and saved.ref.attempt == 1 and saved.durable
     first.close()
     versions.release()
@@ -172,7 +172,7 @@ def test_small_copies_are_written_when_the_main_thread_is_under_way(
     one = Saver(Versions(tmp_path), told.put, worker="w1", threads=1, room=lambda: 100)
     for attempt in (1, 2):
         one.save(command(attempt, durable=True), model)
-    one.wait("t0001")  # nobody has to wait for a copy
+    one.wait("t0001")  # no caller has to wait for a copy
     assert told.empty(), "the thread waits for a minute, or for a word"
     one.under_way()
     assert {told.get(timeout=WAIT).trial for _ in range(2)} == {"t0001", "t0002"}  # type: ignore[attr-defined]

@@ -114,7 +114,7 @@ def pids_of_transform_workers(one: TransformServer, count: int = 2) -> list[int]
     return pids
 
 
-def test_a_feeder_that_dies_is_missed_by_nobody(spec, tmp_path):
+def test_a_transform_worker_that_dies_changes_no_batch_and_is_replaced(spec, tmp_path):
     batch_cache = SharedBatchCache(tmp_path / "cache", 10**8)
     with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
         feed, transform_workers = fed(spec, batch_cache, one)
@@ -251,7 +251,7 @@ def test_nobody_outlives_the_worker():
     worker.stdout.close()
     deadline = time.monotonic() + 60
     while any(_works(pid) for pid in pids[1:]):
-        assert time.monotonic() < deadline, "somebody is left"
+        assert time.monotonic() < deadline, "a process is left"
         time.sleep(0.01)
 
 

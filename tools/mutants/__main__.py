@@ -172,7 +172,7 @@ def _say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", default=list(FOLDERS))
-    parser.add_argument("--sample", type=int, help="so many mutants of each path; all if not given")
+    parser.add_argument("--sample", type=int, help="number of mutants of each path; all if not given")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--tests", nargs="+", type=Path, help="tests to run in place of those of the folder")
     parser.add_argument("--match", default="", help="only mutants with this text in their name")

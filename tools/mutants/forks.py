@@ -107,7 +107,7 @@ def _end(pid: int) -> None:
 
 
 def limit_step(processor: float, wall: float) -> None:
-    """End this fork unless the next call comes within so many seconds of processor time, and on the wall."""
+    """End this fork unless the next call comes within ``processor`` seconds of CPU time and ``wall`` seconds."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = resource.getrlimit(resource.RLIMIT_CPU)[1]
     seconds = int(used.ru_utime + used.ru_stime + processor) + 1

@@ -38,7 +38,8 @@ from hopfleet.experiment.preparation import lock, prepare, take_back, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.running import Ending, run
 from hopfleet.forecast.preview import Preview, slow
-from hopfleet.frameworks.base import ModelT, Task
+from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.views import ModelT
 from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import open_view
 from hopfleet.monitor.wording import plural

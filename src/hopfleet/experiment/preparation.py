@@ -47,7 +47,8 @@ class _Earlier:
     """What an earlier run has left in its folder."""
 
     finished: bool
-    barren: bool  #: whether trials failed, none of them finished a unit, and no person has changed the run
+    #: Whether trials failed, none of them finished a unit, and no request has changed the run.
+    every_trial_failed: bool
 
 
 def lock(folder: RunFolder) -> IO[bytes]:
@@ -90,7 +91,7 @@ def prepare(definition: Definition, *, overwrite: bool, warm_up: Callable[[], No
     folder = definition.folder
     check_device(definition.backend, definition.task, definition.worker_options.device)
     earlier = None if overwrite else _earlier(definition)
-    fresh = earlier is None or earlier.barren
+    fresh = earlier is None or earlier.every_trial_failed
     before: Mapping[str, Any] = {} if fresh else folder.definition()
     warm_start = earlier_trials(definition.warm_start, before)
     if fresh:
@@ -100,7 +101,7 @@ def prepare(definition: Definition, *, overwrite: bool, warm_up: Callable[[], No
     changes: list[str] = []
     data = open_data(definition, folder, changes)
     record = define(definition, data) | warm_start
-    if earlier is None or earlier.barren:
+    if earlier is None or earlier.every_trial_failed:
         check_data(definition, data)
         folder.create(record)
         return Start(data, note=f"{definition.name}: replaces a run in which every trial failed" if earlier else "")
@@ -173,10 +174,10 @@ def _earlier(definition: Definition) -> _Earlier | None:
         return None
     finished = isinstance(last, Finish) and last.complete and not requests
     with contextlib.closing(store.journal(folder)) as journal:
-        return _Earlier(finished, _barren(journal))
+        return _Earlier(finished, _every_trial_failed(journal))
 
 
-def _barren(journal: JournalStore) -> bool:
+def _every_trial_failed(journal: JournalStore) -> bool:
     failed = False
     for _, _, message in journal.read():
         if isinstance(message, UnitFinished | RequestAnswered):

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
-import typing_extensions
 
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
@@ -31,7 +30,7 @@ from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.process_settings import Changes, ProcessSetting
 from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.frameworks.tracked_config import TrackedConfig as TrackedConfig
-from hopfleet.frameworks.views import StepCount, lacks_predict, view_of
+from hopfleet.frameworks.views import ModelT, StepCount, lacks_predict, view_of
 from hopfleet.support.files import copy_file
 
 Batch = dict[str, Any]
@@ -384,10 +383,6 @@ class Framework(TeamTrainer, ABC):
     def free_memory(self) -> None:
         """Return unused memory to the device."""
         return
-
-
-ModelT = typing_extensions.TypeVar("ModelT", default=Any)
-"""The class of the models that ``best.model()`` returns; ``class Net(hop.TorchTask[MyModule])`` names it."""
 
 
 class Task(ABC, Generic[ModelT]):

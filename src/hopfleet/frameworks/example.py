@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Batch, ModelT, Task
+from hopfleet.frameworks.base import Batch, Task
+from hopfleet.frameworks.views import ModelT
 from hopfleet.phrases import listed, shown
 
 

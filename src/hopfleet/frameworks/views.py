@@ -6,11 +6,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import typing_extensions
+
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 
 Viewed = TypeVar("Viewed")
+
+ModelT = typing_extensions.TypeVar("ModelT", default=Any)
+"""The class of the models that ``best.model()`` returns; ``class Net(hop.TorchTask[MyModule])`` names it."""
 
 
 class CountsSteps(Protocol):

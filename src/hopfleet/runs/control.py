@@ -141,7 +141,7 @@ class Control(Signposted):
 
     # --------------------------------------------------------------------------------------------------- asking
 
-    def wishes(self) -> list[Request]:
+    def wishes(self) -> list[Request]:  # prose: allow, the old name
         """Return ``requests()``. The old name; deprecated."""
         deprecated("Control.wishes()", "Control.requests()")  # prose: allow, the old name
         return self.requests()

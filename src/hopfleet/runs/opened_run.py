@@ -12,8 +12,9 @@ from hopfleet.domain.batching import Batching
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.errors import CheckpointError, MissingMetric, NotFound, UsageError
-from hopfleet.frameworks.base import Framework, ModelT, Task
+from hopfleet.frameworks.base import Framework, Task
 from hopfleet.frameworks.folds import refuse_folds
+from hopfleet.frameworks.views import ModelT
 from hopfleet.monitor.history import TrialHistory
 from hopfleet.monitor.page import trial_html
 from hopfleet.phrases import did_you_mean, shown

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, overload
 from hopfleet.domain.choices import Auto, BackendName, Chart, Mode
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.unit import Work
-from hopfleet.frameworks.base import ModelT, Task
+from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.views import ModelT
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import Span, TrialHistory
 from hopfleet.monitor.page import results_html

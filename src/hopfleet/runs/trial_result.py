@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypedDict, Unpack, overload
 
 from hopfleet.domain.choices import Auto, BackendName
-from hopfleet.frameworks.base import ModelT, Task
+from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.views import ModelT
 from hopfleet.runs.opened_run import OpenedTrial
 from hopfleet.runs.place import Place
 

@@ -49,7 +49,7 @@ class Fusion:
     """Which trials may train together, and how many."""
 
     #: Returns the group key of a configuration; trials train together only if their keys are equal.
-    kin: Callable[[Config], Hashable]
+    group_key: Callable[[Config], Hashable]
     #: Returns a finer key; among trials that may train together, those with equal finer keys come first.
     form: Callable[[Config], Hashable] = _formless
     #: Whether trials of another form than the first join a flotilla that trains only all at once.
@@ -89,7 +89,7 @@ def companions(
         return []
     share = sum(map(schedule.unit_seconds, schedule.trials.values()))
     share /= groups * (len(schedule.slots) + coming)
-    kin = fusion.kin(first.trial.config)
+    group_key = fusion.group_key(first.trial.config)
     able = _trainable if unit.trains else _evaluable
     found = [
         progress
@@ -97,7 +97,7 @@ def companions(
         if progress is not first
         and not progress.losses
         and (schedule.unit_seconds(progress) <= share if together is None else progress.trial.id in together)
-        and fusion.kin(progress.trial.config) == kin
+        and fusion.group_key(progress.trial.config) == group_key
     ]
     # Prefer trials of the same form, then those whose model this worker holds, then the lowest number.
     form = fusion.form(first.trial.config)

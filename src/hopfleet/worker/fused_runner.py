@@ -125,7 +125,7 @@ class FusedRunner:
             with self._units.collecting({member.command.trial for member in members}):
                 for member, result, share in results:
                     self._report(member, result, share, started)
-            left = [member for member, result, _ in results if self._cramped(result)]
+            left = [member for member, result, _ in results if self._out_of_memory(result)]
             if left:
                 self._limit(len(members), "there is no memory for all of them", most=len(members) // 2)
         units = [(each.command, each.trial) for each in left if each.command.attempt not in self._given_up]
@@ -223,12 +223,12 @@ class FusedRunner:
         command = member.command
         if not isinstance(result, BaseException):
             self._units.finish(command, member.session, started, member.hopped, result, share)
-        elif not self._cramped(result):
+        elif not self._out_of_memory(result):
             locate(result, command.unit)
             with self._units.reporting(command, member.trial, started):
                 raise result
 
-    def _cramped(self, result: Result) -> bool:
+    def _out_of_memory(self, result: Result) -> bool:
         """Whether a member failed because the members did not fit into memory together."""
         return isinstance(result, BaseException) and self._context.framework.out_of_memory(result)
 

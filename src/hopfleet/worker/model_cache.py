@@ -55,8 +55,8 @@ class ModelCache:
         self._held: OrderedDict[str, Held] = OrderedDict()
         #: Trials of a flotilla that is reporting: all of their models must stay.
         self.pinned: set[str] = set()
-        #: Trials and versions whose work ran out of memory once.
-        self._cramped: set[tuple[str, int]] = set()
+        #: Trials and versions whose work is retried: memory ran out, or the work changed a shared state.
+        self._retried: set[tuple[str, int]] = set()
 
     def holds(self, ref: VersionRef) -> bool:
         """Whether the model is in memory at this version."""
@@ -129,7 +129,7 @@ class ModelCache:
         CheckpointError, and the trial comes back from an earlier version; a third try is not made here.
         """
         key, changed = (command.trial, command.model.version), False
-        if key not in self._cramped:
+        if key not in self._retried:
             try:
                 return work()
             except Exception as error:
@@ -139,10 +139,10 @@ class ModelCache:
                 how = "from now on each trial has its own" if changed else "on an emptied device"
                 messages().warning("%s; the unit starts once more, %s", describe(error), how)
             # Only here is the exception gone, with everything that it kept alive.
-            self._cramped.add(key)
+            self._retried.add(key)
         self.make_room("" if changed else command.trial)
         done = work()
-        self._cramped.discard(key)
+        self._retried.discard(key)
         return done
 
     def make_room(self, trial: str = "") -> None:

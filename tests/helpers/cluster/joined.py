@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": "a token of nothing but this test",
     "RAY_worker_niceness": "0",  # or workers wait for whatever else runs on this machine
-    # Nobody looks at what these cost.
+    # No test reads these metrics.
     "RAY_enable_metrics_collection": "0",
     "REPORTER_UPDATE_INTERVAL_MS": "3600000",
 }
@@ -77,7 +77,7 @@ class Clusters:
 
     @contextmanager
     def joined(self, *nodes: Mapping[str, Any], **environment: str) -> Iterator[Any]:
-        """Join a cluster of nodes with these resources, the first of which is the head, and leave it in the end.
+        """Join a cluster of nodes with these resources, the head first, and leave it in the end.
 
         Nodes have the variables of an ``environment``.
         """

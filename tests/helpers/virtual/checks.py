@@ -20,9 +20,9 @@ from tests.helpers.virtual.fleet import Fleet, train_sums, valid_sums
 from tests.helpers.virtual.settings import REQUESTS, Fault, Setting, controller_of
 
 WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
-"""Policies under which nobody waits who could work."""
+"""Policies under which no worker is idle while it could work."""
 UNHEARD = {"deadly", "zombie", "mute", "deaf", "late", "crash", "unwritten", "partial"}
-"""Faults after which somebody may write a file that the controller does not hear of, or not at once."""
+"""Faults after which a worker may write a file that the controller does not hear of, or not at once."""
 DAMAGE = {"unloadable", "vanish", "rot", "repeat"}
 """Faults after which a saved version may be gone for good."""
 LOSSES = {"deadly", "lose", "leave", "zombie", "mute", "deaf"}
@@ -162,7 +162,7 @@ class Checks:
                 needed |= {version for version in (best, progress.version) if version}
             missing = needed.difference(progress.saved)
             assert missing <= {version for name, version, _ in self.lost if name == progress.trial.id}
-        # What nobody hears of stays until a run begins or ends.
+        # A file that the controller does not hear of stays until a run begins or ends.
         for key in self.fleet.saved.files.keys() - files if UNHEARD.isdisjoint(self.struck) else ():
             progress = schedule.find(key.trial)  # a clone's copy is written before it is reported
             assert schedule.refers(key) or key.attempt in progress.saves, f"{key} is never deleted"

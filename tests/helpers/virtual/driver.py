@@ -216,4 +216,4 @@ class Driver(Checks):
             odd = ODD[pick // 4 % len(ODD)]
             endless = isinstance(odd, int) and 5 < odd <= MOST
             arguments = {**arguments, [*arguments][pick % len(arguments)]: MOST + 1 if endless else odd}
-        return m.RequestMade(fault.kind, arguments, "somebody", len(self.messages))
+        return m.RequestMade(fault.kind, arguments, "user", len(self.messages))

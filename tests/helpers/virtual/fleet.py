@@ -83,7 +83,7 @@ class Fleet(Simulated):
         self.unsavable: set[str] = set()
         self.unloadable: set[str] = set()  #: trials from whose files no model can be made
         self.deadly: set[str] = set()  #: trials whose saves end their worker
-        self.refusals = 0  #: so many partitions cannot be placed where they should
+        self.refusals = 0  #: number of partitions that cannot be placed where they should
         #: Who made each attempt, and which model came out.
         self.authors: dict[int, tuple[FaultyWorker, Model]] = {}
 

@@ -65,7 +65,7 @@ class Setting:
     lookahead: bool = False  #: workers are told ahead what comes next
     playful: bool = False  #: the search pauses, resumes and clones trials
     fixed: bool = False  #: the order of visits is fixed beforehand
-    moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
+    moment: float | None = None  #: seconds in which events are taken in together; None: one by one
 
     @property
     def metric(self) -> str:

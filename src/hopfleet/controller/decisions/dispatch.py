@@ -70,10 +70,10 @@ class Dispatcher:
         expected = estimate(schedule, slot) if slot.unit.trains else None
         if expected is None or expected > SOON or schedule.ready or schedule.awaiting:
             return
-        crew = [schedule.trials[unit.trial] for unit in slot.units]
-        owed = set.intersection(*(progress.owed_after(slot.unit.partition, slot.partitions) for progress in crew))
-        if owed and not any(progress.outcome or at_risk(state, progress, progress.version + 1) for progress in crew):
-            units = [Unit(progress.trial.id, slot.unit.epoch, min(owed)) for progress in crew]
+        members = [schedule.trials[unit.trial] for unit in slot.units]
+        owed = set.intersection(*(progress.owed_after(slot.unit.partition, slot.partitions) for progress in members))
+        if owed and not any(progress.outcome or at_risk(state, progress, progress.version + 1) for progress in members):
+            units = [Unit(progress.trial.id, slot.unit.epoch, min(owed)) for progress in members]
             yield from self._start(state, slot, units, lookahead=True)
 
     def look_ahead(self, state: State, ages: Mapping[str, float]) -> Iterator[m.Message]:

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, ModelT, Task
+from hopfleet.frameworks.base import Batch, Task
+from hopfleet.frameworks.views import ModelT
 
 try:
     import jax  # noqa: F401

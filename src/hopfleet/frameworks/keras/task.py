@@ -7,7 +7,7 @@ from typing import Any
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Batches, ModelT
+from hopfleet.frameworks.base import Batch, Batches
 from hopfleet.frameworks.example import ExampleTask, example_of, inputs_of
 
 try:
@@ -18,7 +18,7 @@ except ImportError as error:
 from hopfleet.frameworks.keras import steps
 from hopfleet.frameworks.keras.framework import KerasFramework
 from hopfleet.frameworks.keras.session import Model
-from hopfleet.frameworks.views import call_model_fn
+from hopfleet.frameworks.views import ModelT, call_model_fn
 
 
 class KerasTask(ExampleTask[ModelT]):

@@ -10,8 +10,9 @@ from typing import Any
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError, UsageError
-from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, IsolationError, ModelT
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, IsolationError
 from hopfleet.frameworks.example import ExampleTask
+from hopfleet.frameworks.views import ModelT
 
 try:
     import lightning.pytorch  # noqa: F401

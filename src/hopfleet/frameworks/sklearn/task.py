@@ -7,8 +7,9 @@ from typing import Any
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, ModelT
+from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.example import ExampleTask, example_of
+from hopfleet.frameworks.views import ModelT
 
 try:
     import sklearn  # noqa: F401

@@ -9,7 +9,7 @@ from typing import Any, Self
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Batches, ModelT, Task
+from hopfleet.frameworks.base import Batch, Batches, Task
 
 try:
     import torch  # noqa: F401
@@ -21,7 +21,7 @@ from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.step_log import put
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part, TrialContext
-from hopfleet.frameworks.views import call_model_fn
+from hopfleet.frameworks.views import ModelT, call_model_fn
 
 
 class OfTrial:
@@ -30,7 +30,7 @@ class OfTrial:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, task: TorchTask[Any] | None, owner: type) -> Part:
+    def __get__(self, task: object, owner: type) -> Part:
         return getattr(at_hand(task), self._name)
 
     def __set__(self, task: TorchTask[Any], value: object) -> None:
@@ -39,7 +39,7 @@ class OfTrial:
         task._context = context
 
 
-def at_hand(task: TorchTask[Any] | None) -> TrialContext:
+def at_hand(task: object) -> TrialContext:
     """Return the trial that a view of a task belongs to; an empty one for the task itself."""
     context: TrialContext | None = getattr(task, "_context", None)
     return TrialContext({}) if context is None else context

@@ -12,7 +12,8 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, EngineCache, ModelT
+from hopfleet.frameworks.base import Batch, EngineCache
+from hopfleet.frameworks.views import ModelT
 from hopfleet.phrases import listed
 
 try:

@@ -215,7 +215,7 @@ def _loggers() -> dict[str, Any]:
     found: dict[str, Any] = {"disable": root.manager.disable}
     found[""] = root.level, tuple(root.handlers), root.propagate, root.disabled
     for name, one in root.manager.loggerDict.copy().items():
-        if type(one) is logging.PlaceHolder or not (one.level or one.handlers or not one.propagate or one.disabled):
+        if isinstance(one, logging.PlaceHolder) or not (one.level or one.handlers or not one.propagate or one.disabled):
             continue  # the most common cases first: PyTorch has hundreds of loggers
         if name.partition(".")[0] not in FRAMEWORKS:
             found[name] = one.level, tuple(one.handlers), one.propagate, one.disabled

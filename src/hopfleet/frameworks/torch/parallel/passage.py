@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import distributed
 
-from hopfleet.frameworks.torch.parallel.strategy import Crew
+from hopfleet.frameworks.torch.parallel.strategy import TeamView
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8),
@@ -46,7 +46,7 @@ class Channels:
 class Passage:
     """The neighbours of one stage. Sends return at once; ``wait`` ends them."""
 
-    def __init__(self, channels: Channels, team: Crew) -> None:
+    def __init__(self, channels: Channels, team: TeamView) -> None:
         self._channels, self._team = channels, team
         self._sent: list[tuple[distributed.Work | None, torch.Tensor]] = []
 

@@ -24,7 +24,7 @@ from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.parallel import servers
 from hopfleet.frameworks.torch.parallel.ddp import warn_of_batch_norm
-from hopfleet.frameworks.torch.parallel.strategy import Crew, Share, SpreadTrial, Strategy, TeamSteps
+from hopfleet.frameworks.torch.parallel.strategy import Share, SpreadTrial, Strategy, TeamSteps, TeamView
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics
 from hopfleet.support import meeting
@@ -50,7 +50,7 @@ class Mesh:
     workers: list[socket.socket]
     connected = False
 
-    def connect(self, team: Crew) -> None:
+    def connect(self, team: TeamView) -> None:
         """Connect all members; they call this at the same time."""
         if self.connected:
             return
@@ -68,7 +68,7 @@ class Mesh:
         self.servers = [_socket(link) for link in called]
 
 
-def _shared(mine: bytes, team: Crew) -> list[list[int]]:
+def _shared(mine: bytes, team: TeamView) -> list[list[int]]:
     """Return the bytes of all members, which have as many each."""
     own = torch.tensor(list(mine), dtype=torch.uint8, device=team.device)
     found = [torch.empty_like(own) for _ in range(team.size)]

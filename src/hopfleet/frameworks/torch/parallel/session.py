@@ -24,7 +24,7 @@ from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch import checkpoint, randomness
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.parallel import wire
-from hopfleet.frameworks.torch.parallel.strategy import Crew, Share, Strategy
+from hopfleet.frameworks.torch.parallel.strategy import Share, Strategy, TeamView
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.shared import SharedTensor
@@ -63,7 +63,7 @@ class TeamSession(TorchSession):
         strategy: Callable[[], Strategy],
         name: str,
     ) -> None:
-        self.team: Crew = team
+        self.team: TeamView = team
         self._team = team
         self._seed, self._name, self._make_strategy = seed, name, strategy
         self._given = (task, dict(config), threads, cache)

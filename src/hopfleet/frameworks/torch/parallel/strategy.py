@@ -35,8 +35,8 @@ class Share(NamedTuple):
     weight: float = 1.0
 
 
-class Crew(Protocol):
-    """The place of a member in its team, as strategies see it."""
+class TeamView(Protocol):
+    """The part of a team that strategies read: the place of their own member in it."""
 
     rank: int
     size: int
@@ -48,7 +48,7 @@ class Crew(Protocol):
 class SpreadTrial(LiveTrial, Protocol):
     """A live trial on a member of a team."""
 
-    team: Crew
+    team: TeamView
 
     def measure(self, batch: Batch) -> tuple[Metrics, int]:
         """Return the metrics of a batch and its rows."""
