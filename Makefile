@@ -76,7 +76,8 @@ EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 COMMA := ,
 # Tests that take long under coverage and reach no line that others leave out; make test runs them.
-UNCOVERED := every_mode_goes_through_all_epochs or auto_ends_no_later_than_either
+UNCOVERED := every_mode_goes_through_all_epochs or auto_ends_no_later_than_either or the_plan_is_carried_on \
+	or values_of_any_depth_and_size or auto_is_no_worse_than_random or test_the_speed_of_workers_changes_nothing
 
 coverage: $(VENV)/.dev
 	$(BIN)/coverage run --source='$(subst $(SPACE),$(COMMA),$(addprefix hopfleet.,$(PURE)))' \

@@ -128,6 +128,7 @@ def test_without_a_home_there_is_no_folder_and_no_error(own_home: Path) -> None:
 # ------------------------------------------------------------------------------------------------- what it is good for
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cold")
 def test_the_second_fork_server_imports_what_the_first_one_compiled(package: Path, tmp_path: Path) -> None:
     log = tmp_path / "workers.log"

@@ -146,6 +146,7 @@ def test_a_stopped_worker_is_killed_for_good(tmp_path: Path) -> None:
         wait_for(backend, WorkerJoined)
 
 
+@pytest.mark.slow
 def test_a_worker_that_goes_on_in_time_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with local_workers(spec(tmp_path), 1) as (backend, (first,)):
         with monkeypatch.context() as busy:
@@ -177,6 +178,7 @@ class Hogging(CountingTask):
         return super().open(config, **rest)
 
 
+@pytest.mark.slow
 def test_a_long_call_without_a_beat_does_no_harm(tmp_path: Path) -> None:
     with local_workers(replace(spec(tmp_path), task=Hogging()), 1) as (backend, (first,)):
         backend.send(unit(first), trial(hold=2.5 * local.STOPPED_SECONDS))
@@ -194,6 +196,7 @@ def test_a_worker_that_hangs_is_noticed_in_the_end(tmp_path: Path, monkeypatch: 
         wait_for(backend, WorkerJoined)
 
 
+@pytest.mark.slow
 def test_where_the_system_does_not_tell_silence_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SILENCE_SECONDS", 2.0)
     monkeypatch.setattr(local, "vitals", lambda pid: None)
@@ -204,6 +207,7 @@ def test_where_the_system_does_not_tell_silence_alone_counts(tmp_path: Path, mon
         wait_for(backend, WorkerJoined)
 
 
+@pytest.mark.slow
 def test_silence_does_not_count_while_nobody_listens(tmp_path: Path) -> None:
     with local_workers(spec(tmp_path), 1) as (backend, (first,)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
@@ -328,6 +332,7 @@ def test_a_worker_that_dies_at_its_start_is_tried_again(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("death-*"))) == supervision.MAX_STARTS - 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_always_dies_at_its_start_ends_the_run(tmp_path: Path) -> None:
     backend = Local()
     backend.start(replace(spec(tmp_path), task=Stillborn(tmp_path, 99)), 1)
@@ -402,6 +407,7 @@ def test_closing_does_not_wait_for_a_stopped_fork_server(tmp_path: Path) -> None
 # --------------------------------------------------------------------------------------------------- back-off
 
 
+@pytest.mark.slow
 def test_workers_that_do_nothing_but_die_come_back_more_and_more_slowly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     assert cli("show", "mine", "--trial", "3", "--json").json["parent"] == "t0001"
 
 
+@pytest.mark.slow
 def test_a_finished_experiment_goes_on(cli: Cli, script: Callable[..., Path]) -> None:
     assert cli("run", str(script("backend='inline', name='mine'"))).code == 0
     waits = cli("extend", "mine", "--set", "number=grid_search([1, 2, 3, 4])", "--epochs", "1")

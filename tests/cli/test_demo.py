@@ -50,6 +50,7 @@ def test_demo(cli: Cli) -> None:
     assert results.best.model() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_an_interrupted_demo_goes_on_and_a_second_one_replaces_it(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -127,6 +127,7 @@ def first_trial_is_done(home: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_ctrl_c_drains_and_resume_finishes(
     start: Callable[..., Started], gated: Callable[..., Path], own_home: Path, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_the_same_bits_on_any_workers(own_home: Path, backend: str, workers: int
     assert {name: each["verdict"] for name, each in kept.items()} == verdicts(found)
 
 
+@pytest.mark.slow
 def test_trials_by_name() -> None:
     everything()
     found = replay(hop.load("first"), trials=["t0003", "t0003"], backend="inline")
@@ -171,12 +172,14 @@ def test_clones_start_with_their_parents_model(tmp_path: Path) -> None:
     assert found.trials[0].units == 4 * (results["t0005"].history[-1]["epoch"] - 4)
 
 
+@pytest.mark.slow
 def test_population_based_training() -> None:
     results = fitted(Plain(), {"lr": hop.loguniform(1e-3, 1.0)}, search=hop.PBT(population=4, max_epochs=4, interval=1))
     found = replay("first", backend="inline", workers=3)
     assert set(verdicts(found).values()) == {"equal"} and len(found.trials) == len(results.trials)
 
 
+@pytest.mark.slow
 def test_stopped_trials_and_requests() -> None:
     def run() -> hop.Results:
         return fitted(Plain(), {"lr": hop.loguniform(1e-3, 1.0)}, search=hop.ASHA(trials=6, max_epochs=4, min_epochs=1))

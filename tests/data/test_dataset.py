@@ -177,6 +177,7 @@ class TestBatches:
         ) == expected
         assert files(Path(every.url)) == before
 
+    @pytest.mark.slow
     def test_private_memory_does_not_grow_with_the_data(self, tmp_path: Path) -> None:
         partition({"x": np.zeros((40, 1 << 20), np.uint8)}, tmp_path / "small", partitions=1)
         partition({"x": np.zeros((200, 1 << 20), np.uint8)}, tmp_path / "large", partitions=2)

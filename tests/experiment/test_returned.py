@@ -105,6 +105,7 @@ def test_same_seed_same_experiment_inline() -> None:
         assert one.checkpoint.read_bytes() == other.checkpoint.read_bytes()
 
 
+@pytest.mark.slow
 def test_fixed_orders_give_the_same_bits_on_any_number_of_workers() -> None:
     fixed = hop.RunOptions(order="fixed")
     runs = [
@@ -118,6 +119,7 @@ def test_fixed_orders_give_the_same_bits_on_any_number_of_workers() -> None:
     assert runs[0].trials[0].visits != runs[0].trials[1].visits
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_search_with_other_workers() -> None:
     runs = [
         experiment(

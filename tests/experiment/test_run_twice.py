@@ -58,6 +58,7 @@ def run_script(folder: Path, **changes: str) -> subprocess.CompletedProcess[str]
     return subprocess.CompletedProcess(str(file), process.returncode, out, err)
 
 
+@pytest.mark.slow
 def test_a_script_runs_twice_and_tells_when_its_code_has_changed(tmp_path: Path) -> None:
     first = run_script(tmp_path)
     assert first.returncode == 0, first.stderr

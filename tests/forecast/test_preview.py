@@ -73,6 +73,7 @@ def test_preview(own_home: Path, tmp_path: Path) -> None:
     assert len(mine.fit(quiet=True).trials) == 3
 
 
+@pytest.mark.slow
 def test_a_search_without_end_is_previewed_in_part() -> None:
     endless = experiment(backend="inline", search=hop.Random(trials=None, max_epochs=1))
     assert "any number of trials" in repr(endless)
@@ -106,6 +107,7 @@ def test_data_sets_that_exist_take_no_further_room(tmp_path: Path) -> None:
     assert "partitioned" not in str(found)
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_users_own_stays(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     experiment(backend="inline", run_options=hop.RunOptions(folder=tmp_path / "runs" / "mine")).preview()

@@ -150,6 +150,7 @@ def test_fit_spends_a_small_part_of_the_run(row: float, spent: float) -> None:
     assert found.seconds == pytest.approx(spent)
 
 
+@pytest.mark.slow
 def test_units_that_are_short_leave_time_for_a_prediction() -> None:
     probing = Probing(row=0.001)
     found, rehearsal = foresee(probing, configs(640), outline(trials=640), {}, probing.clock)

@@ -73,6 +73,7 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(np.array(value))
 
 
+@pytest.mark.slow
 def test_a_run_is_replayed_and_not_trained_twice(home: Path) -> None:
     data = hop.partition(arrays(60), home / "train", partitions=4)
     results = experiment(Everything(), data).fit(quiet=True)

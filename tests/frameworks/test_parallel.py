@@ -224,6 +224,7 @@ def test_a_trial_hops_between_strategies(tmp_path: Path) -> None:
     assert_close(load_file(path), load_file(tmp_path / "wanted"))
 
 
+@pytest.mark.slow
 def test_versions_and_clones_of_members_with_and_without_common_files(tmp_path: Path) -> None:
     task, path = Frozen(), tmp_path / "versions" / "first"
     path.parent.mkdir()

@@ -70,6 +70,7 @@ def test_a_loss_that_changes_is_noticed(monkeypatch):
         Stacked(members).train(Batches(), last=[True] * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [1e-13, 1.0])
 def test_compiled_on_request(off, monkeypatch, capsys):
     """A compiled program may round differently; one that computes something else is not used."""

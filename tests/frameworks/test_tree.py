@@ -43,6 +43,7 @@ def round_trip(value: Any) -> Any:
     return unflatten(json.loads(text), lambda name: found.named[name])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(trees)
 def test_round_trip(value: Any) -> None:

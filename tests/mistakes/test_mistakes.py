@@ -30,7 +30,16 @@ LINES, WIDTH = 6, 100
 INSIDES = re.compile(r"Traceback \(most recent|cannot pickle| at 0x[0-9a-f]{6}|_pickle\.|site-packages")
 
 
-@pytest.mark.parametrize("mistake", TABLE, ids=lambda mistake: mistake.name)
+SLOW = {"a mode that Weights & Biases does not have", "an MLflow server that does not answer"}
+"""Mistakes with packages that take long to import."""
+
+ROWS = [
+    pytest.param(mistake, id=mistake.name, marks=[pytest.mark.slow] if mistake.name in SLOW else [])
+    for mistake in TABLE
+]
+
+
+@pytest.mark.parametrize("mistake", ROWS)
 def test_a_mistake_is_explained(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "entry_points", ENTRY_POINTS)

@@ -33,6 +33,7 @@ def by_name(data: Importances) -> dict[str, float]:
     return {entry.name: entry.importance for entry in data.parameters}
 
 
+@pytest.mark.slow
 def test_importances_of_a_known_function() -> None:
     """Variances: a 9/12, the logarithm of b (over 4 decades, halved) 16/48, c 2/3 of 0.25; d has none."""
     history = known_history(lambda a, b, c, d: 3 * a + 0.5 * math.log10(b) + 0.5 * "xyz".index(c), 200, seed=5)

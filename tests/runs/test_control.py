@@ -130,6 +130,7 @@ def change_rate(epoch: int, factor: float) -> Callable[[int, Any, Any], None]:
     return change
 
 
+@pytest.mark.slow
 def test_everything_that_can_be_asked_of_a_run(run: Run) -> None:
     run.start()
     control = run.control
@@ -168,6 +169,7 @@ def test_everything_that_can_be_asked_of_a_run(run: Run) -> None:
     assert "ada@box: pause refused: the experiment is paused already" in run.said
 
 
+@pytest.mark.slow
 def test_workers_come_and_go(run: Run) -> None:
     run.start(epochs=4)
     control = run.control
@@ -186,6 +188,7 @@ def test_workers_come_and_go(run: Run) -> None:
         assert_trained_alone(trial, run.folder)
 
 
+@pytest.mark.slow
 def test_stopping_now_replaces_the_worker(run: Run) -> None:
     run.start()
     lost = {name: worker.doing.trial for name, worker in hop.load("steered").history.workers.items() if worker.doing}
@@ -204,6 +207,7 @@ def test_stopping_now_replaces_the_worker(run: Run) -> None:
     results.plot()
 
 
+@pytest.mark.slow
 def test_a_stop_that_takes_too_long_is_asked_for_again(run: Run) -> None:
     run.start()
     assert run.control.stop("t0001") == "t0001 stops after what it is doing"
@@ -214,6 +218,7 @@ def test_a_stop_that_takes_too_long_is_asked_for_again(run: Run) -> None:
     run.end()
 
 
+@pytest.mark.slow
 def test_a_stopped_trial_goes_on_with_the_same_bits_in_the_same_run_and_in_the_next(run: Run) -> None:
     run.start(epochs=4)
     run.hold_file.write_text("6")
@@ -238,6 +243,7 @@ def test_a_stopped_trial_goes_on_with_the_same_bits_in_the_same_run_and_in_the_n
     assert here(run, 4).fit(quiet=True).finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lr", "factor"), [(0.05, 1.0), (0.1, 2.0)])
 def test_a_warm_clone_has_the_bits_of_a_plain_loop_that_changes_the_rate_there(
     run: Run, lr: float, factor: float
@@ -252,6 +258,7 @@ def test_a_warm_clone_has_the_bits_of_a_plain_loop_that_changes_the_rate_there(
     assert_trained_alone(clone, run.folder, **past)
 
 
+@pytest.mark.slow
 def test_killed_with_a_clone_under_way(run: Run) -> None:
     here(run, 2).fit(quiet=True)
     run.control.clone("t0001", {"lr": 0.1}, warm=True, epochs=4)
@@ -273,6 +280,7 @@ def test_killed_with_a_clone_under_way(run: Run) -> None:
         assert_trained_alone(clone, run.folder, **past)
 
 
+@pytest.mark.slow
 def test_a_finished_experiment_is_extended(run: Run) -> None:
     here(run, 1).fit(quiet=True)
     assert run.control.extend(epochs=1, space={"lr": hop.grid_search([0.05, 0.1, 0.2])}).endswith("resume steered")
@@ -289,6 +297,7 @@ def test_a_finished_experiment_is_extended(run: Run) -> None:
     assert [len(trial.visits) for trial in again.fit(quiet=True).trials] == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_may_wait_for_the_next_run(run: Run) -> None:
     here(run, 1).fit(quiet=True)
     run.control.workers(1)

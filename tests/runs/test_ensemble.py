@@ -58,6 +58,7 @@ def results(
     ).fit(quiet=True)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_greedy_weights_fit_the_validation_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = results(tmp_path, monkeypatch, [[2.0], [6.0], [90.0]])
     made = hop.Ensemble(found)
@@ -86,6 +87,7 @@ def test_probabilities_are_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert np.allclose(np.exp(row), wanted)
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_exported_as_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = hop.Ensemble(results(tmp_path, monkeypatch, [[2.0], [6.0]]))
     rows = {"x": np.zeros((3, 1), "f4")}

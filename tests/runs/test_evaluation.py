@@ -247,6 +247,7 @@ class TestPredictions:
         again = hop.prepare(tmp_path / "parts" / "*.parquet", tmp_path / "again", partitions=1)
         assert again.head(3)["doubled"].tolist() == wanted
 
+    @pytest.mark.slow
     def test_large_partitions_are_divided_among_workers(
         self, results: hop.Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

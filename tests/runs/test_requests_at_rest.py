@@ -37,6 +37,7 @@ def of_finished_run() -> hop.Control:
     return hop.control("rest")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_any_requests() -> None:
     results = experiment().fit(quiet=True)
     before = {trial.id: trial.history for trial in results.trials}

@@ -368,6 +368,7 @@ def test_a_paused_trial_is_not_made_again() -> None:
     assert all("recreates it" in remedy for trial, remedy in remedies.items() if trial != paused)
 
 
+@pytest.mark.slow
 def test_while_it_runs(own_home: Path) -> None:
     process = warm.Popen([*SCRIPT, "local", "2"], env=environment())
     looked = 0

@@ -65,6 +65,7 @@ def simulated(scenario: Scenario, policy: str, lost: list[tuple[float, int, floa
     return journal
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(DIVISIONS), min_size=1, max_size=4), rates, losses, policies, st.booleans())
 def test_nodes_with_partitions_of_their_own(
@@ -85,6 +86,7 @@ def test_nodes_with_partitions_of_their_own(
             assert where[message.worker] == (message.unit.partition,), "each node reads its own partition"
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 8), rates, st.integers(1, 4), losses, policies, st.booleans(), st.booleans())
 def test_devices_that_join_as_teams(

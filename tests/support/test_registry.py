@@ -73,6 +73,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installed
 
 
+@pytest.mark.slow
 def test_extensions_of_another_package_work_by_name(install: Install) -> None:
     install("tiny", TINY, POINTS)
     from tiny import Few, Mine, Tiny  # type: ignore[import-not-found]
@@ -110,6 +111,7 @@ def test_objects_are_imported_when_they_are_asked_for() -> None:
         homes["gone"]
 
 
+@pytest.mark.slow
 def test_an_experiment_imports_no_backend_that_it_does_not_use() -> None:
     code = (
         "import sys, hopfleet as hop; hop.Experiment; print([name for name in sys.modules if 'backends.ray' in name])"

@@ -233,6 +233,7 @@ def test_out_of_memory_splits_a_flotilla():
     assert all(trial.state.value == "completed" for trial in together.trials)
 
 
+@pytest.mark.slow
 def test_members_that_are_given_up_leave_the_others_alone(monkeypatch):
     """Units given up halfway start anew, and no bit of any trial shows it."""
     rng = random.Random(7)
@@ -260,6 +261,7 @@ class Slow(Line):
         return super().loss(model, batch)
 
 
+@pytest.mark.slow
 def test_stopping_a_trial_now_costs_the_others_nothing():
     """The worker was killed, and all members of its flotilla repeated their units."""
     answers: list[str] = []
@@ -327,6 +329,7 @@ class Breaking(Line):
         return super().loss(model, batch)
 
 
+@pytest.mark.slow
 def test_who_breaks_the_device_is_found_and_the_others_go_on():
     settings = {"search": hop.Random(trials=6, max_epochs=2), "backend": "local"}
     alone, together = (fitted(Breaking(), fuse, **settings) for fuse in ("off", "exact"))

@@ -121,6 +121,7 @@ class OneByOne(hop.TPE):
         return 1
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, capsys: Any, own_home: Any) -> None:
     search = OneByOne(trials=4, max_epochs=2, n_startup_trials=2)
     one: dict[str, Any] = {"metric": "accuracy", "mode": "max", "workers": 1, "search": search}

@@ -93,12 +93,14 @@ def test_a_saved_version_is_loaded_again(tmp_path: Path, at: int) -> None:
     assert_undisturbed_bits(tmp_path, run(tmp_path, at=at, times=1))
 
 
+@pytest.mark.slow
 def test_an_evaluation_begins_once_more(tmp_path: Path) -> None:
     results = run(tmp_path, at=1, times=1, during="evaluate")
     assert not any(isinstance(message, TrialRolledBack) for message in journaled(results))
     assert_undisturbed_bits(tmp_path, results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "during"), [(3, "train"), (11, "train"), (1, "evaluate")])
 def test_the_second_time_its_trial_fails_alone(tmp_path: Path, at: int, during: str) -> None:
     results = run(tmp_path, at=at, times=2, during=during)

@@ -160,6 +160,7 @@ def test_first_interrupt_leaves_a_resumable_run(own_home: Path) -> None:
     assert_undisturbed_bits(own_home)
 
 
+@pytest.mark.slow
 def test_interrupt_in_this_process(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> None:
     asked = experiment("inline", 1)
     monkeypatch.setattr("hopfleet.runtime.loop.Loop.run", _interrupted(hop.Experiment))

@@ -82,6 +82,7 @@ def calls() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
     imports = {(path, alias.name) for path, node in nodes() if isinstance(node, ast.Import) for alias in node.names}
     pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}

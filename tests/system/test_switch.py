@@ -98,6 +98,7 @@ def three_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopfleet.experiment.running.find_teams", lambda *given, **options: choice)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_devices")
 def test_idle_devices_join_the_last_trial() -> None:
     results = experiment("switch", parallelism="auto", backend=StartsTogether()).fit(quiet=True)

@@ -29,6 +29,7 @@ def valid(tmp_path: Path) -> hop.Dataset:
     return hop.partition(arrays(61, seed=1), tmp_path / "valid", partitions=4)
 
 
+@pytest.mark.slow
 def test_one_worker_and_four_and_flotillas(valid: hop.Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     off, exact = hop.WorkerOptions(fuse="off"), hop.WorkerOptions(fuse="exact")
     alone = fitted(valid, workers=1, worker_options=off)

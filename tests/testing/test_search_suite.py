@@ -257,6 +257,7 @@ def test_settings_contain_everything():
     assert any(setting.lost and setting.failing and setting.diverging for setting in settings)
 
 
+@pytest.mark.slow
 def test_runs_contain_everything():
     """What the suite is about really happens in its experiments."""
     kinds = Counter()

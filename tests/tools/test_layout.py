@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.processes import ROOT
 
 TESTS = ROOT / "tests"
@@ -26,6 +28,7 @@ def imported(text: str, path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_module_imports_a_test_module() -> None:
     modules = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in FILES}
     private = {name for name in modules if name.rpartition(".")[2].startswith(("test_", "conftest"))}

@@ -165,6 +165,7 @@ def fitted(name: str, **how: Any) -> list[bytes]:
     return [trial.checkpoint.read_bytes() for trial in results.trials]
 
 
+@pytest.mark.slow
 def test_whole_experiments_have_the_same_bits():
     wanted = fitted("alone", backend="inline", worker_options=hop.WorkerOptions(fuse="off"))
     assert fitted("shared", worker_options=hop.WorkerOptions(transform_workers=1), workers=2) == wanted

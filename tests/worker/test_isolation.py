@@ -45,8 +45,8 @@ def trained(place: Path, mode: str, configs: dict[str, dict[str, Any]]) -> dict[
     ("hook", "mode"),
     [
         ("build", "exact"),
-        ("loss", "exact"),
-        ("metrics", "inline"),
+        pytest.param("loss", "exact", marks=pytest.mark.slow),
+        pytest.param("metrics", "inline", marks=pytest.mark.slow),
         pytest.param("loss", "off", marks=pytest.mark.slow),
         pytest.param("build", "fast", marks=pytest.mark.slow),
     ],
