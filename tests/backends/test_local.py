@@ -125,6 +125,7 @@ def test_workers_tell_how_much_memory_they_have_and_when_they_were_heard(tmp_pat
         assert folder.health() == {}, "no process runs the experiment"
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_noticed_soon(tmp_path: Path) -> None:
     with local_workers(spec(tmp_path), 2) as (backend, (first, second)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
@@ -137,6 +138,7 @@ def test_a_stopped_worker_is_noticed_soon(tmp_path: Path) -> None:
             wait_for(backend, UnitFinished)
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_killed_for_good(tmp_path: Path) -> None:
     with local_workers(spec(tmp_path), 1) as (backend, (first,)):
         pid = pid_of(backend, first)
@@ -260,6 +262,7 @@ def test_a_worker_without_a_socket_does_not_live_on(tmp_path: Path) -> None:
         wait_for(backend, WorkerJoined)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cold")
 def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
     with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (first,)):
@@ -273,11 +276,13 @@ def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
         assert "test_local.py" in lost.log
 
 
+@pytest.mark.slow
 def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path) -> None:
     with local_workers(spec(tmp_path), 2) as (backend, (first, _)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
 
 
+@pytest.mark.slow
 def test_a_death_for_want_of_memory_is_told_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = 3
     monkeypatch.setattr(local, "starvations", lambda: killed)
@@ -324,6 +329,7 @@ class Stillborn(CountingTask):
             os._exit(9)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_at_its_start_is_tried_again(tmp_path: Path) -> None:
     task = Stillborn(tmp_path, supervision.MAX_STARTS - 1)
     with local_workers(replace(spec(tmp_path), task=task), 1) as (backend, (first,)):
@@ -398,6 +404,7 @@ def test_a_worker_of_a_dead_fork_server_does_not_live_on_without_a_socket(tmp_pa
         assert found is not None and found.gone
 
 
+@pytest.mark.slow
 def test_closing_does_not_wait_for_a_stopped_fork_server(tmp_path: Path) -> None:
     with local_workers(spec(tmp_path), 1) as (backend, _):
         assert backend._fork_server is not None

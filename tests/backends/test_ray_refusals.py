@@ -38,6 +38,7 @@ from hopfleet.errors import MissingExtra, UsageError
 ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 
 
+@pytest.mark.slow
 @ray_is_here
 @pytest.mark.parametrize(
     ("address", "said"),

@@ -21,6 +21,7 @@ def test_version(cli: Cli) -> None:
     assert cli("--version").out == f"hopfleet {__version__}\n"
 
 
+@pytest.mark.slow
 def test_module_runs_as_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "hopfleet", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"hopfleet {__version__}\n")

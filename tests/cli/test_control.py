@@ -48,6 +48,7 @@ def running() -> Iterator[threading.Thread]:
     run.join(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     assert cli("pause", "mine").out == "running units end, no other starts\n"
     assert cli("show", "mine", "--json").json["paused"] is True
@@ -105,6 +106,7 @@ def test_a_finished_experiment_goes_on(cli: Cli, script: Callable[..., Path]) ->
     assert hop.load("mine")["t0005"].config == {"number": 9}
 
 
+@pytest.mark.slow
 def test_a_script_that_was_run_by_python_goes_on(cli: Cli, script: Callable[..., Path]) -> None:
     from hopfleet.cli.scripts import run_script
 

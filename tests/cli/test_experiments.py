@@ -115,6 +115,7 @@ def test_show_as_json(cli: Cli) -> None:
     assert shown["workers"][0]["name"] == "w1"
 
 
+@pytest.mark.slow
 def test_show_limits_the_trials_unless_told(cli: Cli) -> None:
     fitted("many", {"number": hop.grid_search(list(range(22)))}, partitions=1)
     short = cli("show", "many").out
@@ -194,6 +195,7 @@ def test_best(cli: Cli) -> None:
     assert best["checkpoint"] == str(results.best.checkpoint)
 
 
+@pytest.mark.slow
 def test_the_python_of_best_loads_the_model(cli: Cli, script: Any) -> None:
     fitted("importable")
     cli("run", str(script("backend='inline', name='mine'")), "--quiet")

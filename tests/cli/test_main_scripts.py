@@ -109,6 +109,7 @@ def commands(tmp_path: Path) -> dict[str, list[str]]:
     return {name: [data.url if word == "DATA" else word for word in words] for name, words in COMMANDS.items()}
 
 
+@pytest.mark.slow
 def test_a_task_without_attributes_is_imported_and_main_does_not_run(cli: Cli, run: Run, tmp_path: Path) -> None:
     log = run()
     for name, words in commands(tmp_path).items():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import hopfleet as hop
 from tests.helpers.cli import Cli, fitted
 
 TWO = {"number": hop.grid_search([1, 2, 3]), "kind": hop.grid_search(["a", "b"])}
 
 
+@pytest.mark.slow
 def test_the_picture_lies_in_the_run_folder_or_where_it_was_asked_for(cli: Cli, tmp_path: Path) -> None:
     results = fitted("mine", TWO)
     outcome = cli("plot", "mine", "--kind", "parallel")

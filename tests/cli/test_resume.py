@@ -164,6 +164,7 @@ def test_a_second_ctrl_c_stops_at_once(
     assert "hopfleet resume mine" in err
 
 
+@pytest.mark.slow
 def test_resume_runs_a_script_again_as_it_was_started(
     start: Callable[..., Started], gated: Callable[..., Path], own_home: Path, tmp_path: Path, cli: Cli
 ) -> None:

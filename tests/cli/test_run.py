@@ -50,6 +50,7 @@ def test_modules_beside_the_file_can_be_imported(cli: Cli, script: Write, tmp_pa
     assert hop.load("neighbourly").finished
 
 
+@pytest.mark.slow
 def test_options_hold_for_a_file_that_calls_fit(cli: Cli, script: Write) -> None:
     path = script("name='mine', backend='local'", below="results = experiment.fit(quiet=True)\nprint(len(results))\n")
     outcome = cli("run", str(path), "--workers", "2", "--backend", "inline", "-q")
@@ -137,6 +138,7 @@ def test_check_tries_the_task_in_this_process(cli: Cli, script: Write) -> None:
     assert cli("run", str(file), "--check", "--preview").code == 2
 
 
+@pytest.mark.slow
 def test_a_finished_one_is_kept_unless_told(cli: Cli, script: Write) -> None:
     path = str(script("name='mine', backend='inline'"))
     assert cli("run", path, "-q").code == 0

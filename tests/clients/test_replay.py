@@ -74,6 +74,7 @@ def messages(name: str) -> list[Message]:
         return [message for _, _, message in journal.read()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "workers"),
     [
@@ -119,6 +120,7 @@ def test_a_killed_and_resumed_experiment(own_home: Path) -> None:
     assert hop.load("killed").verify().faults == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_experiment_is_replayed_as_far_as_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
     write = Loop._write
 
@@ -262,6 +264,7 @@ def test_a_trial_that_fails_now() -> None:
     assert "fault" in found.trials[0].reason
 
 
+@pytest.mark.slow
 def test_a_parent_that_fails_now_takes_its_clones_along() -> None:
     plain()
     hop.control("first").clone("t0001", {"lr": 0.2}, warm=True, epochs=3)
@@ -271,6 +274,7 @@ def test_a_parent_that_fails_now_takes_its_clones_along() -> None:
     assert found.trials[0].reason.startswith("its parent t0001 could not be replayed: ")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_meanwhile(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.touch()
@@ -280,6 +284,7 @@ def test_a_worker_that_dies_meanwhile(tmp_path: Path) -> None:
     assert mark.exists() and set(verdicts(found).values()) == {"equal"}
 
 
+@pytest.mark.slow
 def test_a_trial_that_keeps_killing_workers() -> None:
     class Deadly(Plain):
         def loss(self, model: Any, batch: dict[str, Any]) -> Any:

@@ -51,6 +51,7 @@ class TestDealing:
     def test_depends_on_the_seed(self) -> None:
         assert not np.array_equal(spill.Evenly(8, 0).deal(100), spill.Evenly(8, 1).deal(100))
 
+    @pytest.mark.slow
     @quick
     @given(sizes=st.lists(st.integers(1, 900), min_size=1, max_size=9), seed=st.integers(0, 9), data=st.data())
     def test_by_size_is_exact_and_does_not_depend_on_the_steps(
@@ -76,6 +77,7 @@ class TestDealing:
 
 
 class TestRows:
+    @pytest.mark.slow
     @quick
     @given(data=st.data(), rows=st.integers(1, 60), partitions=st.integers(1, 9), seed=st.integers(0, 3))
     def test_none_is_dropped_and_none_is_there_twice(

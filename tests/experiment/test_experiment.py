@@ -263,6 +263,7 @@ def test_a_killed_worker_costs_one_unit(tmp_path: Path, own_home: Path) -> None:
     validate_history(messages, partitions=3)
 
 
+@pytest.mark.slow
 def test_a_hung_unit_runs_again(
     tmp_path: Path, own_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_script_ends_in_one_line(own_home: Path, tmp_path: Path, times: int) -> None:
     done = run(written(tmp_path, times=times))

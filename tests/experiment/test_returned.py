@@ -21,6 +21,7 @@ from tests.helpers.sample_tasks import Plain, Printing, arrays
 # --------------------------------------------------------------------------------------------- what comes back
 
 
+@pytest.mark.slow
 def test_results_hold_everything(own_home: Path) -> None:
     results = experiment(space={"lr": hop.grid_search([0.001, 0.1])}).fit(quiet=True)
     assert [trial.id for trial in results.trials] == ["t0001", "t0002"]
@@ -58,6 +59,7 @@ def test_another_process_opens_the_results(own_home: Path) -> None:
         hop.load("f")
 
 
+@pytest.mark.slow
 def test_only_the_last_and_the_best_versions_are_kept(own_home: Path) -> None:
     results = experiment(search=hop.Random(trials=3, max_epochs=5)).fit(quiet=True)
     for trial in results.trials:

@@ -185,6 +185,7 @@ def test_digests_follow_what_a_task_uses(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {name for name, digest in digests(Using(0.5)).items() if found[name] != digest} == {"WIDTH"}
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_continues_with_changed_code_and_a_warning() -> None:
     def using(dropout: float) -> hop.Experiment:
         given = {

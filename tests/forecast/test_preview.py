@@ -45,6 +45,7 @@ def experiment(**more: Any) -> hop.Experiment:
     return hop.Experiment(task, **{**plain, **more})
 
 
+@pytest.mark.slow
 def test_preview(own_home: Path, tmp_path: Path) -> None:
     mine = experiment()
     found = mine.preview()
@@ -99,6 +100,7 @@ def test_a_preview_reads_well() -> None:
     assert figures["ratio"] == found.ratio
 
 
+@pytest.mark.slow
 def test_data_sets_that_exist_take_no_further_room(tmp_path: Path) -> None:
     for name, rows in (("train", arrays()), ("valid", arrays(60, seed=1))):
         hop.partition(rows, tmp_path / name, partitions=2)
@@ -116,6 +118,7 @@ def test_a_folder_of_the_users_own_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "others").exists()
 
 
+@pytest.mark.slow
 def test_a_large_search_is_previewed_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsals, "SIMULATED", 60)
     found = experiment(
@@ -180,6 +183,7 @@ def test_a_preview_shows_when_teams_join(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "w1" not in shown.utilisation and 0 < max(shown.utilisation.values()) <= 1
 
 
+@pytest.mark.slow
 def test_a_backend_is_started_once() -> None:
     backend = hop.Inline()
     mine = experiment(backend=backend)
@@ -276,6 +280,7 @@ def test_what_was_measured_is_kept_and_used(monkeypatch: pytest.MonkeyPatch) -> 
     assert folder.profile() == {} and from_record(folder.profile(), known, "cpu").found == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("generous")
 def test_a_worker_that_dies_in_profiling_is_replaced() -> None:
     results = experiment(task=Faulty(), space={"fault": hop.grid_search(["none", "kill", "no"])}, backend="local").fit(

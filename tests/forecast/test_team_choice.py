@@ -149,6 +149,7 @@ def test_a_model_that_does_not_fit_one_device() -> None:
     assert "no strategy trains every class" in chosen([run(SINGLE, 0.0), run(FSDP, 0.0)], trials=16).why
 
 
+@pytest.mark.slow
 def test_classes_count_by_the_time_that_they_take() -> None:
     runs = [run(SINGLE, 100.0), run(SINGLE, 10.0, "large"), run(DDP, 50.0), run(DDP, 19.0, "large")]
     choice = chosen(runs, trials=16, configs=[{"model": "net"}, {"model": "large"}])
@@ -156,6 +157,7 @@ def test_classes_count_by_the_time_that_they_take() -> None:
     assert choice.scaling.speed(2) == pytest.approx((1 / 100 + 1 / 10) / (1 / 50 + 1 / 19))
 
 
+@pytest.mark.slow
 def test_a_long_experiment_is_scaled_up_from_a_short_dry_run() -> None:
     runs = [run(SINGLE, 100.0), run(DDP, 190.0)]
     short, long = (chosen(runs, trials=64, epochs=epochs) for epochs in (4, 4000))
@@ -185,6 +187,7 @@ def test_the_choice_is_explained() -> None:
     assert [name for name, _ in chosen([run(SINGLE, 1.0)], trials=1).facts()] == ["trial runs", "parallelism"]
 
 
+@pytest.mark.slow
 def test_a_class_that_takes_long_starts_with_a_team_though_trials_outnumber_devices() -> None:
     runs = [run(SINGLE, 10.0, "slow"), run(SINGLE, 100.0), run(DDP, 19.0, "slow"), run(DDP, 190.0)]
     choice = chosen(runs, trials=10, configs=[{"model": "slow"}, *[{"model": "net"}] * 9])

@@ -66,6 +66,7 @@ def test_the_last_smaller_batch_is_captured_once_it_comes_again(tmp_path):
     assert [len(one.kept[Steps]) for one in sessions] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_member_keeps_captures_for_a_few_sizes_only(tmp_path):
     (sessions, backend), (alone, _) = several(Task()), several(Task())
     first: weakref.ref[Any] | None = None

@@ -102,6 +102,7 @@ def nearly_as_alone(task: hop.TorchTask, place: Place, units: list[list[int]]) -
 ALL = list(range(FEW))
 
 
+@pytest.mark.slow
 def test_a_slower_stack_leaves_no_trace(place, tmp_path, timed, capfd):
     """Members keep their tensors, captures and random streams."""
     timed += [0.0112, 0.0198]
@@ -139,6 +140,7 @@ def test_a_faster_stack_is_kept(place, timed, capfd):
     assert all(Stack in one.kept for one in others)
 
 
+@pytest.mark.slow
 def test_members_leave_a_stack_and_come_back(place, timed):
     """Alone they are captured anew: earlier captures read other tensors. A kind that was measured stays stacked."""
     timed += [0.02, 0.01]

@@ -79,6 +79,7 @@ def test_a_snapshot_is_not_changed_by_training(large, place, tmp_path):
     assert (tmp_path / "copy").read_bytes() == before != bits(one, tmp_path)
 
 
+@pytest.mark.slow
 def test_convolutions_and_batch_norm(place, tmp_path):
     captures = compare(place, Images(place), [{"lr": lr} for lr in (0.1, 0.05, 0.01, 0.2)], tmp_path, (3, 8, 8))
     assert all(capture is not None for unit in captures for capture in unit)

@@ -45,6 +45,7 @@ def parts(checkpoint: Path, folder: Path) -> list[Path]:
     return sorted((folder / "models").iterdir(), key=lambda path: int(path.name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "workers"), [("inline", 2), pytest.param("local", 2, marks=pytest.mark.slow)])
 def test_each_model_equals_training_alone(home: Path, backend: str, workers: int) -> None:
     data = hop.partition(arrays(60), home / "train", partitions=4, seed=3)

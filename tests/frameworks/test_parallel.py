@@ -250,6 +250,7 @@ def test_versions_and_clones_of_members_with_and_without_common_files(tmp_path: 
         assert_close(load_file(tmp_path / name), wanted)
 
 
+@pytest.mark.slow
 def test_asynchronous_servers(tmp_path: Path) -> None:
     """With one batch in each unit there is nothing to overtake; with many, each of them counts once."""
     alone = opened(Net(), "single")

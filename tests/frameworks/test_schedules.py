@@ -120,6 +120,7 @@ def test_folds_have_steps_of_their_own(tmp_path: Path) -> None:
     assert results.best.history[-1]["total"] == results.best.history[-1]["stepped"] == expected
 
 
+@pytest.mark.slow
 def test_a_trial_keeps_its_steps_if_it_is_extended(tmp_path: Path) -> None:
     class Cosine(Counting):
         def build(self, config: Mapping[str, Any]) -> Any:

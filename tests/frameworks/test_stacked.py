@@ -253,6 +253,7 @@ class Halves:
             yield from ({name: value[half] for name, value in halves.items()} for half in (0, 1))
 
 
+@pytest.mark.slow
 @with_captures
 def test_stacks_with_batches_of_different_sizes(captures):
     some = [{**config, "batch_size": size} for config in configs("adam") for size in (16, 8)]

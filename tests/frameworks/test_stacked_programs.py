@@ -23,6 +23,7 @@ def programs_of(sessions: list[TorchSession]) -> list[Program | None]:
 programs = pytest.mark.skipif(DEVICE != "cpu", reason="on CUDA steps are captured")
 
 
+@pytest.mark.slow
 @programs
 @pytest.mark.parametrize("name", ["adam", "momentum"])
 @pytest.mark.parametrize("norm", [False, True])
@@ -53,6 +54,7 @@ class Counting(Task):
         return super().loss(model, batch) * (calls if calls > self.count["start"] else 1)
 
 
+@pytest.mark.slow
 @programs
 def test_a_loss_that_changes_is_noticed(monkeypatch):
     monkeypatch.setattr(gradients, "PAYS", 1)

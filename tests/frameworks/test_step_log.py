@@ -162,6 +162,7 @@ def test_a_trial_logs_the_same_in_every_engine(engine, device, task, tmp_path):
         assert not any(Stack in one.kept or one.kept.get(Steps) for one in members)
 
 
+@pytest.mark.slow
 @places
 def test_logging_changes_no_bits(device, tmp_path):
     for train in (one_by_one, lambda some, batches, last: Interleaved(some).train(batches, last=[last] * 4)):

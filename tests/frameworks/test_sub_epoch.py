@@ -52,6 +52,7 @@ def rows(count: int) -> dict[str, Any]:
     return {"x": x, "y": x.sum(axis=1)}
 
 
+@pytest.mark.slow
 def test_a_spec_trains_as_it_stands() -> None:
     spec = MySubEpochSpec()
     results = hop.Experiment(

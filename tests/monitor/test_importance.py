@@ -47,6 +47,7 @@ def test_importances_of_a_known_function() -> None:
     assert [entry.clear for entry in data.parameters] == [True, True, True, False]
 
 
+@pytest.mark.slow
 def test_importances_are_the_same_for_the_same_seed() -> None:
     history = known_history(lambda a, b, c, d: a, 20, seed=1)
     assert importance_data(history) == importance_data(history) != importance_data(history, seed=1)

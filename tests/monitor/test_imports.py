@@ -7,6 +7,8 @@ import sys
 
 IMPORTING = """
 import sys
+import pytest
+
 import hopfleet.monitor.charts.charts, hopfleet.monitor.frame, hopfleet.monitor.terminal.live
 heavy = {"rich", "matplotlib", "pandas", "numpy", "scipy", "IPython"} & set(sys.modules)
 ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("hopfleet.")}
@@ -30,5 +32,6 @@ def test_importing_the_views_imports_neither_libraries_nor_deciders() -> None:
     subprocess.run([sys.executable, "-c", IMPORTING], check=True)
 
 
+@pytest.mark.slow
 def test_drawing_does_without_pyplot() -> None:
     subprocess.run([sys.executable, "-c", DRAWING], check=True)

@@ -242,6 +242,7 @@ def test_a_broken_display_does_not_break_the_run(
     assert history.finished
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_one_output_and_updates_it(history: History, records: Records, notebook: list[str]) -> None:
     clock = Clock()
     with NotebookView(history, clock=clock) as view:

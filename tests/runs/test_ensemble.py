@@ -114,6 +114,7 @@ def test_the_data_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert read == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     results(tmp_path, monkeypatch, [[2.0], [6.0]])
     capsys.readouterr()

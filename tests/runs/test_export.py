@@ -327,6 +327,7 @@ def test_what_cannot_be_exported_is_said(home: Path) -> None:
         best.export(home / "none" / "bundle", Predicting(), format="bundle")
 
 
+@pytest.mark.slow
 def test_a_bundle_is_exported_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, path = trained(Predicting(), home), home / "bundle"
     path.mkdir()

@@ -103,6 +103,7 @@ def _bundled(results: hop.Results, folder: Path) -> Any:
     return _values([hop.load_bundle(folder / "bundle").predict({"x": X})])
 
 
+@pytest.mark.slow
 def test_no_use_of_a_model_changes_the_process(results: hop.Results, tmp_path: Path) -> None:
     made = {}
     for name, use in USES.items():

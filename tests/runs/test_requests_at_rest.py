@@ -55,6 +55,7 @@ def test_a_run_goes_on_after_any_requests() -> None:
         assert repr(trial.history[: len(known)]) == repr(known[: len(trial.history)])
 
 
+@pytest.mark.slow
 def test_a_refused_nan_does_not_keep_a_run_from_going_on() -> None:
     results = experiment().fit(quiet=True)
     with pytest.raises(UsageError, match=r"number=nan: must be a finite number, as in grid_search\(\[1, 2\]\)"):

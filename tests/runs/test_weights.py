@@ -95,6 +95,7 @@ def test_the_state_dict_of_a_version(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"{version.name}: is not compared with its digest (" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_file_follows_the_best_trial(tmp_path: Path) -> None:
     results = experiment(TiedTask()).fit(quiet=True)
     file = results.folder.path / "best" / "model.safetensors"

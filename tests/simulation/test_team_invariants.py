@@ -103,6 +103,7 @@ def test_devices_that_join_as_teams(
     simulated(scenario, policy, lost, noise=0.3 if noisy else 0.0).check(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "rates", "epochs", "form", "seed"),
     [(4, (108.0, 114.0), 3, 100.0, 84), (8, (138.0, 140.0, 46.0, 22.0, 87.0, 69.0, 166.0, 144.0, 128.0), 1, 1.0, 12)],

@@ -54,6 +54,7 @@ def check_bits(results: hop.Results, folder: Path) -> None:
         assert_same_state(trial.last_checkpoint, *train_in_sequence(plain, folder, **where, batch_size=16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "workers"), [pytest.param("inline", 1, marks=pytest.mark.slow), ("local", 2)])
 def test_the_frozen_part_is_saved_once_and_never_hops(folder: Path, backend: str, workers: int) -> None:
     results = experiment(folder, {}, backend=backend, workers=workers).fit(quiet=True)
@@ -77,6 +78,7 @@ def test_the_frozen_part_is_saved_once_and_never_hops(folder: Path, backend: str
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "workers", "fuse"), [("inline", 1, "off"), pytest.param("local", 2, "exact", marks=pytest.mark.slow)]
 )

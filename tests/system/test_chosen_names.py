@@ -102,6 +102,7 @@ def test_a_resumed_and_a_loaded_run_show_the_same_names() -> None:
     assert shown("resumed") == shown("whole") == {trial.id: trial.chosen for trial in results}
 
 
+@pytest.mark.slow
 def test_an_old_journal_without_the_values_shows_configurations(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(spaces, "chosen", lambda *arguments: {})

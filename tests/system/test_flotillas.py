@@ -68,6 +68,7 @@ def outcome(results: Any) -> list[Any]:
     return [(trial.id, trial.state, trial.metrics, model) for trial, model in zip(results.trials, models, strict=True)]
 
 
+@pytest.mark.slow
 def test_the_same_bits_and_a_folder_that_is_whole():
     together = fitted(Line(), "exact", run_options=hop.RunOptions())
     assert max(sizes(together)) == 5
@@ -93,6 +94,7 @@ class Tiring(Line):
         return super().loss(model, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["inline", "local"])
 def test_who_stays_knows_the_next_partition_before_the_end_of_the_last(backend):
     results = fitted(Line(), "exact", run_options=hop.RunOptions(), partitions=4, backend=backend)
@@ -102,6 +104,7 @@ def test_who_stays_knows_the_next_partition_before_the_end_of_the_last(backend):
     assert again.ok and {trial.verdict for trial in again.trials} == {"equal"}
 
 
+@pytest.mark.slow
 def test_who_fails_does_not_go_on_and_the_others_do(tmp_path):
     task = Tiring()
     task.weak, task.count = fitted(Line(), "off", partitions=4).trials[2].config["lr"], str(tmp_path / "count")
@@ -111,6 +114,7 @@ def test_who_fails_does_not_go_on_and_the_others_do(tmp_path):
     assert (tmp_path / "count").read_text() == "x" * 12, "nothing follows the unit that failed"
 
 
+@pytest.mark.slow
 def test_batches_of_different_sizes_train_together_on_a_device(monkeypatch):
     """On a device with its own memory; here, the CPU claims to have some."""
     space = {"lr": hop.loguniform(1e-3, 1e-1), "batch_size": hop.choice([4, 8, 16])}
@@ -123,6 +127,7 @@ def test_batches_of_different_sizes_train_together_on_a_device(monkeypatch):
     assert again.ok and {trial.verdict for trial in again.trials} == {"equal"}
 
 
+@pytest.mark.slow
 def test_a_partition_too_large_for_the_device_is_read_once_for_each_batch_size(monkeypatch):
     space = {"lr": hop.loguniform(1e-3, 1e-1), "batch_size": hop.choice([4, 8, 16])}
     alone = fitted(Line(), "off", space=space, partitions=1)
@@ -132,6 +137,7 @@ def test_a_partition_too_large_for_the_device_is_read_once_for_each_batch_size(m
     assert set(sizes(together)) == {5} and outcome(together) == outcome(alone)
 
 
+@pytest.mark.slow
 def test_fixed_orders_give_the_same_bits():
     alone, together = (fitted(Line(), fuse) for fuse in ("off", "exact"))
     assert sizes(alone) == []
@@ -139,6 +145,7 @@ def test_fixed_orders_give_the_same_bits():
     assert outcome(alone) == outcome(together)
 
 
+@pytest.mark.slow
 def test_other_batches_other_flotillas():
     space = {"lr": hop.loguniform(1e-3, 1e-1), "batch_size": hop.choice([8, 16])}
     alone, together = (fitted(Line(), fuse, space=space) for fuse in ("off", "exact"))
@@ -176,6 +183,7 @@ class Failing(Line):
         return super().loss(model, batch)
 
 
+@pytest.mark.slow
 def test_one_fails_alone():
     alone, together = (fitted(Failing(), fuse, search=hop.Random(trials=8, max_epochs=2)) for fuse in ("off", "exact"))
     assert outcome(alone) == outcome(together)
@@ -302,6 +310,7 @@ def test_a_task_with_a_loop_of_its_own():
         hop.WorkerOptions(fuse="all")
 
 
+@pytest.mark.slow
 def test_fast_is_nearly_as_alone_and_says_that_it_cannot_be_replayed(capsys):
     class Plain(Line):
         def build(self, config):

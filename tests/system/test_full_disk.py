@@ -335,6 +335,7 @@ def test_a_small_disk(small: Path, monkeypatch: pytest.MonkeyPatch, spare: int) 
     assert not any(isinstance(message, TrialRolledBack) for message in journaled(results))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spare", [200_000, 0], ids=["models", "journal"])
 def test_ctrl_c_while_the_disk_is_full(small: Path, monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     expected = digests(experiment(small.parent / "calm", "inline", Heavy()).fit(quiet=True))

@@ -46,6 +46,7 @@ def models(results: hop.Results) -> list[bytes]:
     return [trial.last_checkpoint.read_bytes() for trial in results.trials]
 
 
+@pytest.mark.slow
 def test_the_bits_of_a_plain_loop() -> None:
     results = experiment("live").fit(quiet=True)
     assert results.verify().ok

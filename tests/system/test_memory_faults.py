@@ -73,6 +73,7 @@ def assert_undisturbed_bits(folder: Path, results: hop.Results) -> None:
         assert_same_state(trial.last_checkpoint, model, optimizer, schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["local", "inline"])
 def test_a_unit_begins_once_more(tmp_path: Path, backend: str) -> None:
     results = run(tmp_path, at=3, times=1, backend=backend)
@@ -88,6 +89,7 @@ def test_a_version_that_was_nowhere_else_is_made_again(tmp_path: Path) -> None:
     assert_undisturbed_bits(tmp_path, results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [27, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_saved_version_is_loaded_again(tmp_path: Path, at: int) -> None:
     assert_undisturbed_bits(tmp_path, run(tmp_path, at=at, times=1))

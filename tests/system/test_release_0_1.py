@@ -233,6 +233,7 @@ def test_replay(cli: Cli, name: str, deleted: set[str]) -> None:
 # ----------------------------------------------------------------------------------------------------------- control
 
 
+@pytest.mark.slow
 def test_a_finished_run_takes_requests(cli: Cli, release: Path) -> None:
     control = hop.control("finished", who="a test")
     control.resume("t0005", epochs=3)

@@ -132,6 +132,7 @@ class StopsAfter(hop.Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True], ids=["resumed", "rolled back"])
 def test_a_run_that_is_interrupted_logs_every_step_once(lost: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Versions that are lost are trained again: their units replace the points of the earlier attempt."""

@@ -338,6 +338,7 @@ def test_trial_runs_of_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("for 5 stages" in run.error for run in runs[4:])
 
 
+@pytest.mark.slow
 def test_spilling_works_in_this_process(tmp_path: Path) -> None:
     alone = experiment("alone", backend="inline").fit(quiet=True)
     spilled = experiment("spilled", backend="inline", parallelism="spill").fit(quiet=True)

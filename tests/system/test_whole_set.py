@@ -63,6 +63,7 @@ def test_processes(valid: hop.Dataset, fuse: str) -> None:
         assert curves(several) == curves(alone)
 
 
+@pytest.mark.slow
 def test_folds_are_pooled(tmp_path: Path) -> None:
     train = hop.partition(arrays(90), tmp_path / "train", partitions=3)
     given: Any = {"train": train, "partitions": None, "batch_size": 8, "search": hop.Grid(max_epochs=1)}

@@ -187,6 +187,7 @@ def test_forks_end_in_time_and_tell_what_they_found() -> None:
     }
 
 
+@pytest.mark.slow
 def test_each_equivalent_mutant_exists_and_has_a_reason() -> None:
     files = {name.partition("::")[0] for name in equivalent()}
     names = {mutant.name for file in files for mutant in all_mutants(file)}

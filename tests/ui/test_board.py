@@ -62,6 +62,7 @@ def columns(block: bytes) -> dict[str, Any]:
     return header
 
 
+@pytest.mark.slow
 def test_the_server_does_without_the_large_packages() -> None:
     """They would take more memory than the experiments that it shows."""
     heavy = {"torch", "pandas", "matplotlib", "pyarrow", "sklearn", "numpy", "cloudpickle"}
@@ -189,6 +190,7 @@ def test_failures_are_noticed(own_home: Path) -> None:
     assert "asked to fail" in trial_details(board, failed["id"])["traceback"]
 
 
+@pytest.mark.slow
 def test_a_shelf_lists_what_there_is(own_home: Path) -> None:
     fitted("first")
     fitted("second")

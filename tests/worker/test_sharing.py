@@ -64,6 +64,7 @@ def test_it_is_said_once_and_the_run_goes_on(capfd, valid):
     assert "not reproducible" not in said(capfd)
 
 
+@pytest.mark.slow
 def test_a_preview_says_it_too():
     assumed = small(Late("global"), valid=arrays(8)).preview(quiet=True).assumed
     assert [text for text in assumed if "transform() is not reproducible: column 'x'" in text]

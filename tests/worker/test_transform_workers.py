@@ -54,6 +54,7 @@ def fed(spec: WorkerSpec, batch_cache: SharedBatchCache, one: TransformServer) -
     return feed, transform_workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [10**8, 100])
 def test_the_same_batches_from_transform_workers(spec, tmp_path, room):
     batch_cache = Closely(tmp_path / "cache", room)
