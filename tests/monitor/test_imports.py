@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-IMPORTING = """
-import sys
 import pytest
 
+IMPORTING = """
+import sys
 import hopfleet.monitor.charts.charts, hopfleet.monitor.frame, hopfleet.monitor.terminal.live
 heavy = {"rich", "matplotlib", "pandas", "numpy", "scipy", "IPython"} & set(sys.modules)
 ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("hopfleet.")}
