@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,11 @@ def test_a_file(tmp_path: Path) -> None:
         ({"replicas": 1, "sharded": True, "partitions": 2}, "replicas=1: must be at least 0, and 0 if sharded"),
         ({"scaling": [1, 0.9]}, r"scaling=\[1.0, 0.9\]: rates must be above 0 and grow"),
         ({"scaling": 2}, "scaling=2: must be a list of rates"),
+        ({"nodes": [{"devices": 2.7}]}, "devices of node 1: 2.7: must be a whole number"),
+        ({"nodes": [{"devices": math.inf}]}, "devices of node 1: inf: must be a whole number"),
+        ({"networks": [{"rate": 1, "count": 10**8}]}, "count of network 1: 100,000,000: must be at most 1,000,000"),
+        ({"epochs": 1.5}, "epochs: 1.5: must be a whole number"),
+        ({"switch": "yes"}, "switch: 'yes': must be true or false"),
         ({"form": -1}, "form=-1 seconds: must be finite and at least 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

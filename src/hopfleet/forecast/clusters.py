@@ -22,7 +22,7 @@ from hopfleet.backends.base import Measurable
 from hopfleet.errors import UsageError
 from hopfleet.planner.dike.problem import Cluster, Node
 from hopfleet.support import links
-from hopfleet.support.documents import read_document
+from hopfleet.support.documents import number, read_document
 from hopfleet.support.machine import Machine
 
 WITHIN = 8e9
@@ -40,7 +40,7 @@ def read_cluster(path: str | os.PathLike[str], flops: float) -> Cluster:
     described = content.get("nodes")
     if not isinstance(described, list) or not all(isinstance(each, dict) for each in described):
         raise UsageError(f"{path}: nodes must be a list such as [{{name: a, cpus: 8, gpus: 2, memory: 32.0e9}}]")
-    nodes = tuple(_node(each, number) for number, each in enumerate(described))
+    nodes = tuple(_node(each, position) for position, each in enumerate(described))
     names = [node.name for node in nodes]
     for name in names:
         if names.count(name) > 1:
@@ -58,7 +58,7 @@ def read_cluster(path: str | os.PathLike[str], flops: float) -> Cluster:
         return 1 / rate
 
     costs = tuple(tuple(cost(one, other) for other in names) for one in names)
-    return Cluster(nodes, costs, _number(content.get("gpu_flops", flops), "gpu_flops"))
+    return Cluster(nodes, costs, number(content.get("gpu_flops", flops), "gpu_flops"))
 
 
 def this_cluster(machine: Machine, device: str, devices: int, flops: float, size: int, *, threads: int = 1) -> Cluster:
@@ -109,16 +109,16 @@ def _computing(node: Node, device: str, threads: int) -> Node:
     return dataclasses.replace(node, cpus=max(1, node.cpus - computing * (threads - 1)), gpus=computing)
 
 
-def _node(described: Mapping[str, Any], number: int) -> Node:
-    name = str(described.get("name", f"n{number + 1}"))
+def _node(described: Mapping[str, Any], position: int) -> Node:
+    name = str(described.get("name", f"n{position + 1}"))
     _known(described, {"name", "reserved", *RESOURCES}, f"node {name}")
     reserved = described.get("reserved") or {}
     _known(reserved, set(RESOURCES), f"node {name}: reserved")
     free = {}
     for what in RESOURCES:
         usual = {"disk": math.inf, "gpus": 0}.get(what)
-        total = _number(described.get(what, usual), f"node {name}: {what}")
-        taken = _number(reserved.get(what, 0), f"node {name}: reserved {what}")
+        total = number(described.get(what, usual), f"node {name}: {what}")
+        taken = number(reserved.get(what, 0), f"node {name}: reserved {what}")
         if not 0 <= total < math.inf and (what, total) != ("disk", math.inf):
             raise UsageError(f"node {name}: {what}: {total:g}: must be finite and at least 0")
         if not 0 <= taken <= total:
@@ -141,18 +141,10 @@ def _rates(links: Any, names: list[str]) -> dict[tuple[str, str], float]:
 
 
 def _rate(value: Any, what: str) -> float:
-    rate = _number(value, what)
+    rate = number(value, what)
     if not 0 < rate < math.inf:
         raise UsageError(f"{what}: {rate:g} bytes per second: must be above 0 and finite; leave out what has no link")
     return rate
-
-
-def _number(value: Any, what: str) -> float:
-    """Return a number; YAML reads 1e9 as text."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{what}: {value!r}: must be a number") from None
 
 
 def _known(content: Any, names: set[str], where: str) -> Mapping[str, Any]:

@@ -42,7 +42,7 @@ from hopfleet.planner.nodes import NodeShop, Strategy, lower_bound
 from hopfleet.planner.partitions import place_partitions
 from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
-from hopfleet.support.documents import read_document
+from hopfleet.support.documents import flag, number, read_document, whole_number
 
 NUMBERS = {
     "rows": None,
@@ -56,6 +56,15 @@ NUMBERS = {
     "replicas": 0,
 }
 """What a file says in numbers, and what holds if it does not."""
+
+WHOLE = {"rows", "partitions", "epochs", "kept", "replicas"}
+"""The numbers without a fraction."""
+
+FLAGS = {"fuse": True, "switch": True, "sharded": False, "spanning": False}
+"""What a file says by true or false, and what holds if it does not."""
+
+NETWORKS = 1_000_000
+"""The networks of a scenario at most."""
 
 
 def is_scenario(path: str | os.PathLike[str]) -> bool:
@@ -119,9 +128,9 @@ class Scenario:
                     f"node {node.name}: {node.devices} devices of speed {node.speed:g}: must be at least one, above 0"
                 )
         self._check_teams()
-        for number, rate in enumerate(self.rates, 1):
+        for place, rate in enumerate(self.rates, 1):
             if not 0 < rate < math.inf:
-                raise UsageError(f"network {number}: {rate:g} rows per second: must be above 0 and finite")
+                raise UsageError(f"network {place}: {rate:g} rows per second: must be above 0 and finite")
         for name in ("partitions", "epochs", "kept"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}={getattr(self, name)}: must be at least 1")
@@ -155,31 +164,33 @@ class Scenario:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Scenario:
         """Return the scenario that a file's content describes."""
-        known = {*NUMBERS, "nodes", "networks", "fuse", "scaling", "switch", "sharded", "spanning"}
+        known = {*NUMBERS, *FLAGS, "nodes", "networks", "scaling"}
         if unknown := sorted(map(str, content.keys() - known)):
             raise UsageError(f"{', '.join(unknown)}: unknown in a scenario; there are {', '.join(sorted(known))}")
         nodes = tuple(
             SimulatedNode(
-                str(each.get("name", f"n{number}")),
-                int(_number(each.get("devices", 1), f"devices of node {number}")),
-                _number(each.get("speed", 1.0), f"speed of node {number}"),
-                0 if each.get("team") == "auto" else int(_number(each.get("team", 1), f"team of node {number}")),
+                str(each.get("name", f"n{place}")),
+                whole_number(each.get("devices", 1), f"devices of node {place}"),
+                number(each.get("speed", 1.0), f"speed of node {place}"),
+                0 if each.get("team") == "auto" else whole_number(each.get("team", 1), f"team of node {place}"),
             )
-            for number, each in enumerate(_listed(content, "nodes", {"name", "devices", "speed", "team"}), 1)
+            for place, each in enumerate(_listed(content, "nodes", {"name", "devices", "speed", "team"}), 1)
         )
         rates: list[float] = []
-        for number, each in enumerate(_listed(content, "networks", {"rate", "count"}), 1):
-            count = int(_number(each.get("count", 1), f"count of network {number}"))
-            rates += [_number(each.get("rate"), f"rate of network {number}")] * count
-        numbers = {name: _number(content.get(name, usual), name) for name, usual in NUMBERS.items()}
-        values: dict[str, Any] = {**numbers, "fuse": content.get("fuse", True) is True}
-        values["switch"] = content.get("switch", True) is True
-        values |= {name: content.get(name, False) is True for name in ("sharded", "spanning")}
+        for place, each in enumerate(_listed(content, "networks", {"rate", "count"}), 1):
+            count = whole_number(each.get("count", 1), f"count of network {place}")
+            if count + len(rates) > NETWORKS:
+                raise UsageError(f"count of network {place}: {count:,}: must be at most {NETWORKS:,} for all networks")
+            rates += [number(each.get("rate"), f"rate of network {place}")] * count
+        values: dict[str, Any] = {
+            name: (whole_number if name in WHOLE else number)(content.get(name, usual), name)
+            for name, usual in NUMBERS.items()
+        }
+        values |= {name: flag(content.get(name, usual), name) for name, usual in FLAGS.items()}
         scaling = content.get("scaling", [])
         if not isinstance(scaling, list):
             raise UsageError(f"scaling={scaling!r}: must be a list of rates, as in [1, 1.9]")
-        values["scaling"] = tuple(_number(rate, "scaling") for rate in scaling)
-        values |= {name: int(numbers[name]) for name in ("rows", "partitions", "epochs", "kept", "replicas")}
+        values["scaling"] = tuple(number(rate, "scaling") for rate in scaling)
         return cls(nodes, tuple(rates), **values)
 
     @classmethod
@@ -276,17 +287,9 @@ def _listed(content: Mapping[str, Any], name: str, known: set[str]) -> list[Mapp
     found = content.get(name)
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
         raise UsageError(f"{name}: must be a list of items with {', '.join(sorted(known))}")
-    for number, each in enumerate(found, 1):
+    for place, each in enumerate(found, 1):
         if unknown := sorted(map(str, each.keys() - known)):
             raise UsageError(
-                f"{name}, item {number}: {', '.join(unknown)}: unknown; there are {', '.join(sorted(known))}"
+                f"{name}, item {place}: {', '.join(unknown)}: unknown; there are {', '.join(sorted(known))}"
             )
     return found
-
-
-def _number(value: Any, what: str) -> float:
-    """Return a number; YAML reads 1e9 as text."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{what}: {value!r}: must be a number") from None

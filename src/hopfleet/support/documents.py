@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.phrases import shown
+
+MOST = 10**9
+"""The largest whole number that a document may hold."""
 
 
 def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -24,6 +28,28 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{file}: holds a {type(content).__name__}; it must hold names with values")
     return content
+
+
+def number(value: Any, what: str) -> float:
+    """Return a number; YAML reads 1e9 as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{what}: {shown(value)}: must be a number") from None
+
+
+def whole_number(value: Any, what: str) -> int:
+    """Return a number that has no fraction."""
+    found = number(value, what)
+    if not (found.is_integer() and abs(found) <= MOST):
+        raise UsageError(f"{what}: {shown(value)}: must be a whole number, at most {MOST:,}")
+    return int(found)
+
+
+def flag(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{what}: {shown(value)}: must be true or false")
+    return value
 
 
 def _yaml(text: str) -> Any:
