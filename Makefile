@@ -58,14 +58,14 @@ test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters
 	@# Many of the slow tests wait: for a cluster, a browser, a process that was killed.
 	$(MAKE) --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
 
-# Tests that need a Ray cluster run in one process, where they share it.
+# Tests that need a Ray cluster run in one process, where they share it. Some hosts have a /dev/shm of their own.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
 
 slow-tests: $(VENV)/.dev
 	$(RUN) $(addprefix --ignore=,$(RAY_TESTS)) -m 'slow and not adapter'
 
 ray-tests: $(VENV)/.dev
-	$(PYTEST) -m slow $(RAY_TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -m slow $(RAY_TESTS)
 
 adapter-%: $(VENV)/.dev
 	HOPFLEET_TESTS_APART=$* $(BIN)/python -m pytest -m slow -k $* $(wildcard tests/frameworks/test_$**.py) \

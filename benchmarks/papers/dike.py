@@ -17,7 +17,7 @@ from benchmarks.paradigms.network import missing
 from hopfleet.monitor.wording import plural
 from hopfleet.planner.dike.place import compare
 from hopfleet.planner.dike.problem import Cluster, Model, Node
-from hopfleet.planner.dike.search import Search
+from hopfleet.planner.dike.search import PlacementSearch
 from hopfleet.planner.dike.shapes import paces
 
 PAPER = "Dike"
@@ -64,7 +64,7 @@ def _instances(effort: Effort) -> Iterator[Figure]:
             cluster = Cluster(tuple(Node(f"n{at}", 8, 4, 32e9) for at in range(nodes)), _links(nodes), 4e12)
             model, costs = Model(4 * parameters, flops, 32, prepare_seconds=0.005), np.array(_links(nodes))
             searches = [
-                Search(cluster, costs, model, servers, pace)
+                PlacementSearch(cluster, costs, model, servers, pace)
                 for pace in paces(cluster, model)
                 for servers in range(1, nodes + 1)
             ]

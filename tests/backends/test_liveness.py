@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopfleet.backends.ray.cluster import Verdict
+from hopfleet.backends.ray.cluster import Reachability
 from hopfleet.backends.ray.liveness import link_holds, node_lost, worker_lost
 from hopfleet.backends.supervision import excused
 from hopfleet.backends.vitals import Vitals
@@ -16,11 +16,11 @@ def test_silence_says_nothing_while_nobody_listened() -> None:
 
 
 def test_nodes() -> None:
-    assert node_lost(Verdict.GONE, 0.0) == "its raylet is gone"
-    assert node_lost(Verdict.UNREACHABLE, 1.5) == ""
-    assert node_lost(Verdict.UNREACHABLE, 2.0) == "its host cannot be reached, and was silent for 2.0 s"
-    assert node_lost(Verdict.ANSWERS, 14.0) == ""
-    assert node_lost(Verdict.ANSWERS, 16.0) == "it was silent for 16 s"
+    assert node_lost(Reachability.GONE, 0.0) == "its raylet is gone"
+    assert node_lost(Reachability.UNREACHABLE, 1.5) == ""
+    assert node_lost(Reachability.UNREACHABLE, 2.0) == "its host cannot be reached, and was silent for 2.0 s"
+    assert node_lost(Reachability.ANSWERS, 14.0) == ""
+    assert node_lost(Reachability.ANSWERS, 16.0) == "it was silent for 16 s"
 
 
 def test_workers() -> None:

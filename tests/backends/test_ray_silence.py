@@ -9,7 +9,7 @@ import pytest
 
 from hopfleet.backends.ray import discovery, lifecycle, nodes
 from hopfleet.backends.ray.backend import Ray
-from hopfleet.backends.ray.cluster import RECONNECT, Verdict
+from hopfleet.backends.ray.cluster import RECONNECT, Reachability
 from hopfleet.backends.ray.nodes import NodeHandle
 from hopfleet.backends.ray.placement import Node, WorkerNeeds
 from hopfleet.errors import WorkersLost
@@ -21,7 +21,7 @@ class Silent:
     """A peer that answers as the test says."""
 
     def __init__(self, address: str, answered: float) -> None:
-        self.address, self.answered, self.verdict = address, answered, Verdict.ANSWERS
+        self.address, self.answered, self.verdict = address, answered, Reachability.ANSWERS
 
     def check(self, *, anew: bool) -> None:
         """Know already."""
@@ -52,7 +52,7 @@ class Run(Ray):
             self.clock[0] += 0.5
             for name, node in self._nodes.items():
                 answers = name in answering
-                node.raylet.verdict = Verdict.ANSWERS if answers else Verdict.UNREACHABLE
+                node.raylet.verdict = Reachability.ANSWERS if answers else Reachability.UNREACHABLE
                 if answers:
                     node.heard = max(node.heard, self.clock[0])
                     node.answered = node.raylet.answered = self.clock[0]
@@ -93,7 +93,7 @@ def test_connections_get_as_long_again_to_recover(clock: list[float]) -> None:
     run.wait(60)
     run.wait(0.5, "head")
     for node in run._nodes.values():
-        node.raylet.verdict = Verdict.ANSWERS
+        node.raylet.verdict = Reachability.ANSWERS
     for _ in range(110):  # the raylets answer, and the agents are still silent
         clock[0] += 0.5
         run._head.answered = clock[0]  # type: ignore[union-attr]
@@ -144,7 +144,7 @@ def test_the_run_ends_before_ray_ends_the_process(clock: list[float], monkeypatc
 
 def test_with_an_autoscaler_a_lost_node_is_not_left_as_well(clock: list[float]) -> None:
     run = Run(clock, 2, autoscale=True)
-    run._nodes["n1"].raylet.verdict = Verdict.GONE
+    run._nodes["n1"].raylet.verdict = Reachability.GONE
     run._pending.add(lifecycle.PendingWorker(WorkerNeeds(device="cpu"), place=("n0",)))  # which is in use, then
     run._look()
     assert set(run._nodes) == {"n0"}

@@ -25,7 +25,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.charts import CHARTS, chart_data, draw_chart
-from hopfleet.monitor.charts.lineage import Member, Stretch, lineage_data
+from hopfleet.monitor.charts.lineage import LineageRow, Stretch, lineage_data
 from hopfleet.monitor.charts.pareto import front, pareto_data
 from hopfleet.monitor.charts.rungs import Rung, rungs_data
 from hopfleet.monitor.history import History
@@ -116,7 +116,7 @@ def test_lineage_data() -> None:
         ("t0005", "t0004", 0, 2.0, 6),
         ("t0006", "t0005", 1, 4.0, 6),
     ]
-    assert data.members[-1] == Member("t0006", "t0005", 1, 4.0, 6, [5, 6], [10.0, 11.0], True)
+    assert data.members[-1] == LineageRow("t0006", "t0005", 1, 4.0, 6, [5, 6], [10.0, 11.0], True)
     assert data.path == [
         Stretch("t0004", 0.0, 2.0, {"lr": rates["t0004"]}),
         Stretch("t0005", 2.0, 4.0, {"lr": rates["t0005"]}),

@@ -36,7 +36,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.history import _HANDLERS, History, Mode
-from hopfleet.monitor.progress import Progress
+from hopfleet.monitor.progress import UnitCounts
 
 
 def fold(*messages: Message, mode: Mode = "max", partitions: int = 2) -> History:
@@ -256,7 +256,7 @@ def test_there_is_no_remaining_time_while_paused_or_once_nothing_is_known_to_be_
 
 
 def test_a_short_remaining_time_is_never_none_at_all() -> None:
-    assert Progress(1, 2, "exactly", 0.5, 0.01).remaining() == "eta 1s"
+    assert UnitCounts(1, 2, "exactly", 0.5, 0.01).remaining() == "eta 1s"
 
 
 def test_dropped_trials_still_count() -> None:

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.domain.trial import Trial
-from hopfleet.planner.fleet.allocation import CROWD, Allocation, Fleet, Work, allocate
+from hopfleet.planner.fleet.allocation import CROWD, Allocation, Fleet, RemainingWork, allocate
 from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
 
 
-def work(seconds: Sequence[float], epochs: int, devices: int, gain: float = 1.8) -> Work:
+def work(seconds: Sequence[float], epochs: int, devices: int, gain: float = 1.8) -> RemainingWork:
     """Return trials t0, t1 ... whose epochs take these seconds on one device."""
     tables = [Rates("", (1 / each, gain / each) if gain > 1 else (1 / each,)) for each in seconds]
     by_trial = {f"t{at}": [1 / rate for rate in table.up_to(devices)] for at, table in enumerate(tables)}
-    return Work(dict.fromkeys(by_trial, epochs), by_trial)
+    return RemainingWork(dict.fromkeys(by_trial, epochs), by_trial)
 
 
 def singles(devices: int) -> tuple[int, ...]:
@@ -92,8 +92,8 @@ def test_repeated_allocations_train_all_epochs_on_the_devices_there_are(
     whole = work(seconds, epochs, devices, gain)
     left, teams = dict(whole.epochs), singles(devices)
     while left:
-        found = allocate(Work(left, whole.seconds), devices, teams, restart, lap=lap)
-        again = allocate(Work(left, whole.seconds), devices, teams, restart, lap=lap)
+        found = allocate(RemainingWork(left, whole.seconds), devices, teams, restart, lap=lap)
+        again = allocate(RemainingWork(left, whole.seconds), devices, teams, restart, lap=lap)
         assert found == again
         assert sum(found.teams) <= devices and found.devices.keys() == found.epochs.keys() != set()
         assert set(found.devices.values()) <= set(found.teams), "each trial has a team of its size"

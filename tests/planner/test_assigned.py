@@ -8,23 +8,23 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopfleet.planner.assigned import Assigned, Task, plan
+from hopfleet.planner.assigned import Assigned, TrialWork, plan
 
 seconds = st.floats(0.5, 5.0)
 layouts = st.lists(st.lists(st.sampled_from([1.0, 1.9, 2.7]), min_size=1, max_size=3), min_size=1, max_size=3)
 
 
-def tasks(costs: list[float], layout: list[list[float]], laps: int, ready: float = 0.0) -> tuple[list[Task], int]:
+def tasks(costs: list[float], layout: list[list[float]], laps: int, ready: float = 0.0) -> tuple[list[TrialWork], int]:
     """Return trials that visit nodes, each with some teams of these speeds."""
     teams = [(node, speed) for node, speeds in enumerate(layout) for speed in speeds]
     rows = [{w: 1 / speed for w, (at, speed) in enumerate(teams) if at == node} for node in range(len(layout))]
     every = frozenset(range(len(layout)))
-    return [Task([{w: cost * s for w, s in row.items()} for row in rows], every, laps, ready) for cost in costs], len(
-        teams
-    )
+    return [
+        TrialWork([{w: cost * s for w, s in row.items()} for row in rows], every, laps, ready) for cost in costs
+    ], len(teams)
 
 
-def replayed(found: Assigned, given: list[Task], free: list[float]) -> float:
+def replayed(found: Assigned, given: list[TrialWork], free: list[float]) -> float:
     """Run the units of each worker and of each trial in the order of the plan; return the end."""
     workers, trials = free.copy(), [task.ready for task in given]
     done: list[Counter[int]] = [Counter() for _ in given]
@@ -67,5 +67,5 @@ def test_teams_of_equal_speed_stand_in_for_each_other() -> None:
     rng = random.Random(0)
     costs = [rng.uniform(100, 1000) / 1.9 for _ in range(6)]
     rows = [({0: 4 * cost, 1: 4 * cost}, {2: 2 * cost}, {3: 2 * cost}) for cost in costs]
-    found = plan([Task(row, frozenset(range(3)), 2) for row in rows], [0.0] * 4, random.Random(0))
+    found = plan([TrialWork(row, frozenset(range(3)), 2) for row in rows], [0.0] * 4, random.Random(0))
     assert found.end <= 1.035 * found.bound

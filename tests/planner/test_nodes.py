@@ -16,7 +16,7 @@ from hopfleet.errors import InvariantBroken, MissingExtra, UsageError
 from hopfleet.planner.nodes import (
     NodePlan,
     NodeShop,
-    Strategy,
+    NodeStrategy,
     Visit,
     capacity_rows,
     lower_bound,
@@ -40,7 +40,7 @@ def shops(draw, tasks=5, nodes=3, seconds=SECONDS):
     strategies = tuple(
         tuple(
             tuple(
-                Strategy(f"{count} GPU", count, draw(seconds))
+                NodeStrategy(f"{count} GPU", count, draw(seconds))
                 for count in draw(st.lists(st.integers(1, most), min_size=1, unique=True))
             )
             for most in gpus
@@ -92,7 +92,7 @@ class TestPlans:
 
     def test_more_effort_finds_strategies_that_fit_together(self):
         # Side by side on one GPU each they end at 4; one after the other on both GPUs, at 6.
-        pair = (Strategy("both", 2, 3.0), Strategy("one", 1, 4.0))
+        pair = (NodeStrategy("both", 2, 3.0), NodeStrategy("one", 1, 4.0))
         plan = solve_fast(NodeShop((2,), ((pair,), (pair,))), random.Random(0))
         assert plan.makespan == 4.0
         assert sorted(visit.gpus for visit in plan.visits) == [(0,), (1,)]
@@ -113,18 +113,18 @@ class TestBounds:
 
     def test_a_faster_strategy_that_wastes_gpus_cannot_serve_both_limits(self):
         # On 2 GPUs a task takes 3 and on 1 it takes 4: 3 tasks want 12 GPU seconds at least, and each 3 seconds.
-        choice = (Strategy("both", 2, 3.0), Strategy("one", 1, 4.0))
+        choice = (NodeStrategy("both", 2, 3.0), NodeStrategy("one", 1, 4.0))
         assert lower_bound(NodeShop((2,), ((choice,),) * 3)) == pytest.approx(6)
 
     def test_wide_tasks_do_not_run_side_by_side(self):
-        choice = (Strategy("most", 3, 2.0),)
+        choice = (NodeStrategy("most", 3, 2.0),)
         assert lower_bound(NodeShop((4,), ((choice,),) * 3)) == pytest.approx(6)
 
 
 class TestExact:
     def shop(self) -> NodeShop:
         """2 GPUs, three tasks of one GPU and 2 seconds: 4 seconds, where the bound is 3."""
-        return NodeShop((2,), (((Strategy("one", 1, 2.0),),),) * 3)
+        return NodeShop((2,), (((NodeStrategy("one", 1, 2.0),),),) * 3)
 
     def test_whole_seconds_are_proved_to_the_second(self):
         plan = solve_exact(self.shop(), seconds=20)
@@ -179,7 +179,7 @@ class TestErrors:
     @pytest.mark.parametrize("count", [0, 3])
     def test_gpus_of_a_strategy(self, count):
         with pytest.raises(UsageError, match=f"task 0 at node 0: {count} GPUs: must be from 1 to the 2 of the node"):
-            NodeShop((2,), (((Strategy("odd", count, 1.0),),),))
+            NodeShop((2,), (((NodeStrategy("odd", count, 1.0),),),))
 
     def test_gpus_of_a_node(self):
         with pytest.raises(UsageError, match="gpus=0 at node 1: must be at least 1"):
@@ -187,18 +187,18 @@ class TestErrors:
 
     def test_no_strategy(self):
         with pytest.raises(UsageError, match="task 0 has no strategy at node 1: add one"):
-            NodeShop((1, 1), (((Strategy("one", 1, 1.0),), ()),))
+            NodeShop((1, 1), (((NodeStrategy("one", 1, 1.0),), ()),))
 
     def test_a_task_without_all_nodes(self):
         with pytest.raises(UsageError, match="task 0 has strategies for 1 nodes: must have them for all 2 nodes"):
-            NodeShop((1, 1), (((Strategy("one", 1, 1.0),),),))
+            NodeShop((1, 1), (((NodeStrategy("one", 1, 1.0),),),))
 
 
 class TestCheck:
     """A plan that breaks any rule is found out."""
 
     def broken(self, number: int, **changes: object) -> None:
-        shop = NodeShop((2, 1), (((Strategy("two", 2, 1.0),), (Strategy("one", 1, 1.0),)),) * 2)
+        shop = NodeShop((2, 1), (((NodeStrategy("two", 2, 1.0),), (NodeStrategy("one", 1, 1.0),)),) * 2)
         plan = solve_fast(shop, random.Random(0))
         plan.check()
         visits = list(plan.visits)
@@ -209,7 +209,7 @@ class TestCheck:
         ("changes", "problem"),
         [
             ({"task": 7}, "not each pair once"),
-            ({"strategy": Strategy("new", 2, 1.0)}, "no such strategy"),
+            ({"strategy": NodeStrategy("new", 2, 1.0)}, "no such strategy"),
             ({"gpus": (0,)}, "wrong number of GPUs"),
             ({"gpus": (0, 0)}, "wrong number of GPUs"),
             ({"gpus": (0, 2)}, "no such GPU"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.errors import MissingExtra
-from hopfleet.planner.nodes import NodeShop, Strategy, lower_bound
+from hopfleet.planner.nodes import NodeShop, NodeStrategy, lower_bound
 from hopfleet.planner.nodes_divided import least_seconds, least_seconds_on_nodes
 
 quick = settings(max_examples=25, deadline=None)
@@ -43,7 +43,9 @@ def test_fixed_teams_are_never_better_than_free_ones(work: list[float], layout: 
     free = NodeShop(
         (4,) * len(layout),
         tuple(
-            tuple(tuple(Strategy("", size, seconds / len(layout) / size**0.9) for size in range(1, 5)) for _ in layout)
+            tuple(
+                tuple(NodeStrategy("", size, seconds / len(layout) / size**0.9) for size in range(1, 5)) for _ in layout
+            )
             for seconds in work
         ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopfleet.planner.rates import Rates
-from hopfleet.planner.regrouping import Change, Job, Member, better_division, starts, teams_for
+from hopfleet.planner.regrouping import BusyWorker, Change, Job, better_division, starts, teams_for
 from hopfleet.planner.teams import Scaling
 from hopfleet.planner.unequal import STYLES
 
@@ -17,11 +17,13 @@ def jobs(*units: int, seconds: float = 1.0) -> list[Job]:
     return [Job(seconds, count, 0.0) for count in units]
 
 
-def idle(*sizes: int) -> list[Member]:
-    return [Member(size, 0.0) for size in sizes]
+def idle(*sizes: int) -> list[BusyWorker]:
+    return [BusyWorker(size, 0.0) for size in sizes]
 
 
-def changed(work: list[Job], workers: list[Member], scaling: Scaling = USUAL, spare: int = 0) -> tuple[object, object]:
+def changed(
+    work: list[Job], workers: list[BusyWorker], scaling: Scaling = USUAL, spare: int = 0
+) -> tuple[object, object]:
     found = better_division(work, workers, spare, scaling, 0.0)
     return (None, None) if found is None else (found.leave, found.form)
 
@@ -43,7 +45,7 @@ def test_a_team_dissolves_when_more_trials_come() -> None:
 
 
 def test_workers_that_end_the_latest_stay() -> None:
-    workers = [Member(1, 0.5), Member(1, 0.0), Member(1, 0.2)]
+    workers = [BusyWorker(1, 0.5), BusyWorker(1, 0.0), BusyWorker(1, 0.2)]
     assert changed(jobs(20, 40), workers) == ((1, 2), (2,))
 
 
@@ -62,7 +64,7 @@ def test_a_change_that_is_better_later_waits() -> None:
     """Three devices for both trials one after another would end sooner than to stay for ever, but not than to wait."""
     curbed = Scaling("ddp", Rates("curbed", (10.0, 15.426)))
     work = [Job(5.2, 7, 1.1), Job(23.4, 13, 0.0)]
-    assert better_division(work, [Member(1, 1.1), Member(2, 0.0)], 0, curbed, 0.0) is None
+    assert better_division(work, [BusyWorker(1, 1.1), BusyWorker(2, 0.0)], 0, curbed, 0.0) is None
 
 
 def test_a_whole_change_keeps_no_worker() -> None:
@@ -72,7 +74,7 @@ def test_a_whole_change_keeps_no_worker() -> None:
 
 
 def test_a_long_trial_waits_for_its_team() -> None:
-    members = [Member(1, 0.0), Member(3, 0.5)]
+    members = [BusyWorker(1, 0.0), BusyWorker(3, 0.5)]
     assert starts(jobs(4, 2, seconds=10.0), members, {0}, LINEAR, 0.0, STYLES[0]) == [(1, 0)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.planner.assigned import Task
+from hopfleet.planner.assigned import TrialWork
 from hopfleet.planner.balance import installed
 from hopfleet.scheduler.policies import replicated
 from hopfleet.scheduler.policies.assigned import Assigned, _free, _task, _units, possible
@@ -28,7 +28,7 @@ class TestTasks:
     def test_each_partition_has_its_readers(self):
         schedule = shop_floor("slow", "fast", trials=1, reads=READS)
         seconds = [{0: 8.0}, {0: 8.0, 1: 2.0}]
-        assert _task(schedule, schedule.trials["t1"], ["slow", "fast"]) == Task(seconds, frozenset({0, 1}), 1)
+        assert _task(schedule, schedule.trials["t1"], ["slow", "fast"]) == TrialWork(seconds, frozenset({0, 1}), 1)
         assert _task(schedule, schedule.trials["t1"], ["fast"]).seconds == [{}, {0: 2.0}]
 
     def test_a_running_unit_is_no_part_of_a_task_and_delays_it(self):

@@ -43,7 +43,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 """Values of settings, by the name of the setting and by the key; a setting without keys has an empty key."""
 
 
-class Found:
+class FoundChanges:
     """What some code has changed in the process: filled when the code has ended."""
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class Found:
         self.left: list[str] = []
 
 
-Around = Callable[[Changes], contextlib.AbstractContextManager[Found]]
+Around = Callable[[Changes], contextlib.AbstractContextManager[FoundChanges]]
 """Opens a context in which a trial's own settings are in force, and after which those of the process are."""
 
 
-def unwatched(own: Changes) -> contextlib.AbstractContextManager[Found]:
+def unwatched(own: Changes) -> contextlib.AbstractContextManager[FoundChanges]:
     """Leave all settings as they are."""
-    return contextlib.nullcontext(Found())
+    return contextlib.nullcontext(FoundChanges())
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.monitor.observer import Observer
-from hopfleet.monitor.progress import SUGGESTED, Progress, measure
+from hopfleet.monitor.progress import SUGGESTED, UnitCounts, measure
 from hopfleet.monitor.records import Dropped
 from hopfleet.monitor.records import EpochRow as EpochRow
 from hopfleet.monitor.records import Span as Span
@@ -405,7 +405,7 @@ class History(Observer):
             )
         return metric or self.metric
 
-    def progress(self) -> Progress:
+    def progress(self) -> UnitCounts:
         """Return the progress so far, and the remaining time."""
         return measure(self)
 

@@ -20,7 +20,7 @@ SUGGESTED = ("search", "point")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class UnitCounts:
     """Units of training: those done, and all that the experiment is going to be."""
 
     done: int
@@ -45,7 +45,7 @@ class Progress:
         return f"eta {bound}{duration(max(1.0, self.eta))}"
 
 
-class Work(Protocol):
+class CountsUnits(Protocol):
     """The part of a history that its progress follows from."""
 
     partitions: int
@@ -63,7 +63,7 @@ class Work(Protocol):
     def live_workers(self) -> Collection[WorkerView]: ...
 
 
-def measure(history: Work) -> Progress:
+def measure(history: CountsUnits) -> UnitCounts:
     """Return the progress of a history.
 
     ``eta`` is based on measured times: workers share the remaining units evenly, but the units of one trial run one
@@ -80,20 +80,20 @@ def measure(history: Work) -> Progress:
     fraction = done / planned if planned else 0.0
     bound: Literal["exactly", "about", "at most", "at least"] = "exactly" if expected is None else expected.bound
     if history.finished:
-        return Progress(done, done, "exactly", 1.0 if planned else 0.0, 0.0)
+        return UnitCounts(done, done, "exactly", 1.0 if planned else 0.0, 0.0)
     if expected is not None and expected.epochs is None:
         bound, fraction = "at least", 0.0
     seconds = math.inf if expected is None or expected.seconds is None else expected.seconds
     left = min(_seconds_for(history, owed, max(ahead, default=0)), max(0.0, seconds - history.elapsed))
     known = left < math.inf and not history.held and (owed > 0 or bound == "at least")
-    return Progress(done, planned, bound, max(fraction, min(1.0, history.elapsed / seconds)), left if known else None)
+    return UnitCounts(done, planned, bound, max(fraction, min(1.0, history.elapsed / seconds)), left if known else None)
 
 
-def _planned(history: Work, trial: TrialHistory) -> int:
+def _planned(history: CountsUnits, trial: TrialHistory) -> int:
     return trial.epochs * history.partitions - len(trial.inherited)
 
 
-def _expected(history: Work) -> int:
+def _expected(history: CountsUnits) -> int:
     """Return the units that the search expects beyond those of the trials that exist."""
     if history.expected is None or history.expected.epochs is None:
         return 0
@@ -101,7 +101,7 @@ def _expected(history: Work) -> int:
     return max(0, history.expected.epochs * history.partitions - known - history.dropped.planned)
 
 
-def _seconds_for(history: Work, owed: int, longest: int) -> float:
+def _seconds_for(history: CountsUnits, owed: int, longest: int) -> float:
     workers = len(history.live_workers())
     if not workers or not history.trained or (history.expected is not None and history.expected.epochs is None):
         return math.inf

@@ -39,7 +39,7 @@ class Visit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TrialWork:
     """What a trial has left to do."""
 
     #: Seconds on each worker that reads a partition, by partition.
@@ -59,7 +59,7 @@ class Assigned:
     bound: float
 
 
-def plan(tasks: Sequence[Task], free: Sequence[float], rng: random.Random) -> Assigned:
+def plan(tasks: Sequence[TrialWork], free: Sequence[float], rng: random.Random) -> Assigned:
     """Return the best plan found; ``free`` says when each worker can start its first unit."""
     chosen, bound = _workers(tasks, free)
     shops = [_Shop(tasks, free, chosen, range(len(free)))]
@@ -83,7 +83,7 @@ def plan(tasks: Sequence[Task], free: Sequence[float], rng: random.Random) -> As
     return best
 
 
-def _workers(tasks: Sequence[Task], free: Sequence[float]) -> tuple[list[dict[int, list[int]]], float]:
+def _workers(tasks: Sequence[TrialWork], free: Sequence[float]) -> tuple[list[dict[int, list[int]]], float]:
     """Return the workers of each task's units by partition, and a lower bound on the end of every plan."""
     partitions = len(tasks[0].seconds)
     cells = {
@@ -104,7 +104,7 @@ def _workers(tasks: Sequence[Task], free: Sequence[float]) -> tuple[list[dict[in
     return wanted, shares.bound
 
 
-def _kinds(tasks: Sequence[Task], workers: int) -> list[int]:
+def _kinds(tasks: Sequence[TrialWork], workers: int) -> list[int]:
     """Return the kind of each worker: those of one kind take as long for every unit, and stand in for each other."""
     numbers: dict[tuple[float | None, ...], int] = {}
     rows = [row for task in tasks for row in task.seconds]
@@ -116,7 +116,7 @@ class _Shop:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[TrialWork],
         free: Sequence[float],
         workers: Sequence[Mapping[int, list[int]]],
         kinds: Sequence[int],

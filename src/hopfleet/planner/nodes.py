@@ -20,7 +20,7 @@ CLOSE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class NodeStrategy:
     """One way to run a task at a node."""
 
     name: str
@@ -35,7 +35,7 @@ class NodeShop:
     #: The number of GPUs of each node.
     gpus: tuple[int, ...]
     #: The strategies available to each task at each node: ``strategies[task][node]``.
-    strategies: tuple[tuple[tuple[Strategy, ...], ...], ...]
+    strategies: tuple[tuple[tuple[NodeStrategy, ...], ...], ...]
 
     def __post_init__(self) -> None:
         for node, count in enumerate(self.gpus):
@@ -49,7 +49,7 @@ class NodeShop:
             for node, choice in enumerate(row):
                 self._check(task, node, choice)
 
-    def _check(self, task: int, node: int, choice: Sequence[Strategy]) -> None:
+    def _check(self, task: int, node: int, choice: Sequence[NodeStrategy]) -> None:
         if not choice:
             raise UsageError(f"task {task} has no strategy at node {node}: add one, or leave the task out")
         for strategy in choice:
@@ -83,7 +83,7 @@ class Visit:
 
     task: int
     node: int
-    strategy: Strategy
+    strategy: NodeStrategy
     start: float
     #: The indices of the GPUs at the node, counted from 0.
     gpus: tuple[int, ...]
@@ -197,7 +197,7 @@ def sharded(seconds: Sequence[float], gpus: Sequence[int]) -> NodeShop:
     return NodeShop(
         tuple(gpus),
         tuple(
-            tuple(tuple(Strategy(f"{k} GPU", k, time * count / k) for k in range(1, count + 1)) for count in gpus)
+            tuple(tuple(NodeStrategy(f"{k} GPU", k, time * count / k) for k in range(1, count + 1)) for count in gpus)
             for time in seconds
         ),
     )
@@ -211,7 +211,7 @@ def per_gpu(seconds: Sequence[float], gpus: Sequence[int]) -> NodeShop:
 def whole_nodes(shop: NodeShop) -> NodeShop:
     """Return the same shop with only the strategies that use the most GPUs at their node."""
 
-    def widest(choice: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    def widest(choice: tuple[NodeStrategy, ...]) -> tuple[NodeStrategy, ...]:
         most = max(strategy.gpus for strategy in choice)
         return tuple(strategy for strategy in choice if strategy.gpus == most)
 

@@ -13,13 +13,13 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hopfleet.planner.nodes import CLOSE, NodePlan, NodeShop, Strategy, Visit, lower_bound, relaxed, whole_nodes
+from hopfleet.planner.nodes import CLOSE, NodePlan, NodeShop, NodeStrategy, Visit, lower_bound, relaxed, whole_nodes
 
 Pair = tuple[int, int]
 """A task and a node."""
 
 Starts = dict[Pair, float]
-Choice = dict[Pair, Strategy]
+Choice = dict[Pair, NodeStrategy]
 
 NOISE = (0.02, 0.1, 0.5)
 """Random perturbations of restarts, as part of the largest load (priorities) or of the makespan (the best order)."""
@@ -62,7 +62,7 @@ Priority = Callable[[Pair, Sequence[float], Sequence[float]], float]
 """The urgency of a visit, given the time left for each task, and for each node with all its GPUs at work."""
 
 
-def dispatch(shop: NodeShop, choice: Mapping[Pair, Strategy], priority: Priority) -> Starts:
+def dispatch(shop: NodeShop, choice: Mapping[Pair, NodeStrategy], priority: Priority) -> Starts:
     """Build a plan in the order of time: whenever visits can start, start the most urgent one."""
     left = [0.0] * shop.tasks
     load = [0.0] * shop.nodes
@@ -95,7 +95,7 @@ def dispatch(shop: NodeShop, choice: Mapping[Pair, Strategy], priority: Priority
     return starts
 
 
-def insert(shop: NodeShop, choice: Mapping[Pair, Strategy], order: Iterable[Pair]) -> Starts:
+def insert(shop: NodeShop, choice: Mapping[Pair, NodeStrategy], order: Iterable[Pair]) -> Starts:
     """Place each visit, in this order, at its earliest start without moving earlier visits."""
     starts: Starts = {}
     of_task: list[list[Pair]] = [[] for _ in range(shop.tasks)]
@@ -115,7 +115,7 @@ def insert(shop: NodeShop, choice: Mapping[Pair, Strategy], order: Iterable[Pair
 
 def _fits(
     start: float,
-    strategy: Strategy,
+    strategy: NodeStrategy,
     spare: int,
     mine: Sequence[tuple[float, float]],
     others: Sequence[tuple[float, float, int]],
@@ -161,7 +161,7 @@ def _first_choices(shop: NodeShop) -> list[Choice]:
     """Return initial strategies: those of the linear program, the fastest, and those with the least GPU time."""
     _, share = relaxed(shop)
 
-    def pick(key: Callable[[Strategy, float], tuple[float, float]]) -> Choice:
+    def pick(key: Callable[[NodeStrategy, float], tuple[float, float]]) -> Choice:
         return {
             (task, node): min(zip(shop.strategies[task][node], parts, strict=True), key=lambda both: key(*both))[0]
             for (task, node), parts in share.items()
@@ -182,11 +182,11 @@ def _varied(shop: NodeShop, choice: Choice, rng: random.Random) -> Choice:
     return varied
 
 
-def _span(choice: Mapping[Pair, Strategy], starts: Starts) -> float:
+def _span(choice: Mapping[Pair, NodeStrategy], starts: Starts) -> float:
     return max((start + choice[pair].seconds for pair, start in starts.items()), default=0.0)
 
 
-def as_plan(shop: NodeShop, choice: Mapping[Pair, Strategy], starts: Starts, bound: float) -> NodePlan:
+def as_plan(shop: NodeShop, choice: Mapping[Pair, NodeStrategy], starts: Starts, bound: float) -> NodePlan:
     """Number the GPUs of a plan: visits take the lowest free GPUs, by start; there are always enough."""
     free_at = [[0.0] * count for count in shop.gpus]
     visits = []

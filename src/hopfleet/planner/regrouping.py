@@ -39,7 +39,7 @@ class Job(NamedTuple):
     ready: float
 
 
-class Member(NamedTuple):
+class BusyWorker(NamedTuple):
     """A worker: its devices, and when it will have ended what it runs."""
 
     devices: int
@@ -56,7 +56,7 @@ class Change:
 
 
 def better_division(
-    jobs: Sequence[Job], workers: Sequence[Member], spare: int, scaling: Scaling, now: float, *, whole: bool = False
+    jobs: Sequence[Job], workers: Sequence[BusyWorker], spare: int, scaling: Scaling, now: float, *, whole: bool = False
 ) -> Change | None:
     """Return a change after which all jobs end clearly sooner; None if there is none.
 
@@ -92,7 +92,7 @@ def teams_for(work: Sequence[float], kept: Sequence[int], room: int, scaling: Sc
     return divisions(sorted(work)[: max(1, len(work) - len(kept))], room, scaling.speed, most, 1)[0]
 
 
-def _change(workers: Sequence[Member], division: Division) -> Change:
+def _change(workers: Sequence[BusyWorker], division: Division) -> Change:
     """Return the change to a division; of workers with as many devices, those stay that run the longest."""
     wanted = Counter(division)
     leave = []
@@ -105,21 +105,26 @@ def _change(workers: Sequence[Member], division: Division) -> Change:
     return Change(tuple(sorted(leave)), tuple(sorted(wanted.elements(), reverse=True)))
 
 
-def _after(workers: Sequence[Member], change: Change, scaling: Scaling, now: float) -> list[Member]:
+def _after(workers: Sequence[BusyWorker], change: Change, scaling: Scaling, now: float) -> list[BusyWorker]:
     """Return the workers after a change. Teams form once all workers that make room have ended what they run."""
     formed = max((workers[number].free for number in change.leave), default=now) + scaling.form_seconds
     stay = [worker for number, worker in enumerate(workers) if number not in change.leave]
-    return [*stay, *(Member(size, formed) for size in change.form)]
+    return [*stay, *(BusyWorker(size, formed) for size in change.form)]
 
 
 def starts(
-    jobs: Sequence[Job], workers: Sequence[Member], idle: Collection[int], scaling: Scaling, now: float, style: Style
+    jobs: Sequence[Job],
+    workers: Sequence[BusyWorker],
+    idle: Collection[int],
+    scaling: Scaling,
+    now: float,
+    style: Style,
 ) -> list[Start]:
     """Return the jobs that should start now on ``idle`` workers, where some of the others are yet to form."""
     return place(_chains(jobs, workers, scaling, now), style, idle=idle).now
 
 
-def _end(jobs: Sequence[Job], workers: Sequence[Member], scaling: Scaling, now: float) -> tuple[float, Style]:
+def _end(jobs: Sequence[Job], workers: Sequence[BusyWorker], scaling: Scaling, now: float) -> tuple[float, Style]:
     """Return when all jobs end if they begin on these workers, by a dry run, and in which style.
 
     When a job has ended, the others may go on on other teams. They never end if there is no worker.
@@ -134,7 +139,7 @@ def _end(jobs: Sequence[Job], workers: Sequence[Member], scaling: Scaling, now: 
     return min([placed.end, *later]), style
 
 
-def _later(jobs: Sequence[Job], workers: Sequence[Member], placed: Placed, scaling: Scaling) -> Iterator[float]:
+def _later(jobs: Sequence[Job], workers: Sequence[BusyWorker], placed: Placed, scaling: Scaling) -> Iterator[float]:
     """Yield when all jobs end if one of the first jobs to end is waited for, and all devices are shared anew then."""
     free, ready, left = [each.free for each in workers], [job.ready for job in jobs], [job.units for job in jobs]
     spans, ended = list[tuple[float, float, int]](), list[float]()
@@ -155,7 +160,7 @@ def _later(jobs: Sequence[Job], workers: Sequence[Member], placed: Placed, scali
             yield rest + scaling.form_seconds + CLEAR * least_seconds(work, devices, scaling.speed)
 
 
-def _chains(jobs: Sequence[Job], workers: Sequence[Member], scaling: Scaling, now: float) -> Chains:
+def _chains(jobs: Sequence[Job], workers: Sequence[BusyWorker], scaling: Scaling, now: float) -> Chains:
     sizes = sorted({worker.devices for worker in workers}, reverse=True)
     free = [
         [(worker.free, number) for number, worker in enumerate(workers) if worker.devices == size] for size in sizes

@@ -33,7 +33,7 @@ from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import check
 from hopfleet.support.code_digests import digests
 from hopfleet.support.files import make_folder, temporary_folder
-from hopfleet.worker.inference import InferenceTask, Member, Output
+from hopfleet.worker.inference import EnsembleMember, InferenceTask, Output
 from hopfleet.worker.spec import WorkerSpec
 
 PIECE_ROWS, PIECE_BYTES = 1 << 15, 1 << 23
@@ -54,10 +54,11 @@ def candidate(results: OpenedRun[Any], trial: str, number: int = 1) -> Candidate
     return Candidate(Trial(trial, number, history.config, history.seed, history.best.epoch), saved.ref, saved.digest)
 
 
-def members(results: OpenedRun[Any], weights: Mapping[str, float]) -> list[Member]:
+def members(results: OpenedRun[Any], weights: Mapping[str, float]) -> list[EnsembleMember]:
     """Return the members of an ensemble, given by the weights of trials."""
     return [
-        Member(results[trial].config, results[trial].checkpoint.absolute(), weight) for trial, weight in weights.items()
+        EnsembleMember(results[trial].config, results[trial].checkpoint.absolute(), weight)
+        for trial, weight in weights.items()
     ]
 
 

@@ -25,7 +25,7 @@ PERTURBATIONS = 100
 
 
 @dataclass(slots=True)
-class Member:
+class PopulationMember:
     """A member of the population, and the trial that currently represents it."""
 
     #: The number of its first trial.
@@ -94,7 +94,7 @@ class PBT(Sampled):
         if not known:
             raise SpaceError("PBT has nothing to explore: the space has constants alone; give at least one dimension")
         #: Members by their current trials; a member is removed when its trial fails or is stopped.
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, PopulationMember] = {}
         #: Requested clones by the trial to replace, with the cost and epoch of the parent. The controller may drop one.
         self._awaited: dict[str, tuple[Clone, float, int]] = {}
 
@@ -116,13 +116,13 @@ class PBT(Sampled):
     def added(self, trial: Trial) -> None:
         super().added(trial)
         if trial.origin == "search":
-            self._members[trial.id] = Member(trial.number, trial)
+            self._members[trial.id] = PopulationMember(trial.number, trial)
         for replaced, (clone, cost, epoch) in self._awaited.items():
             if trial.parent is not None and (trial.parent.trial, trial.config) == (clone.parent, clone.config):
                 del self._awaited[replaced]
                 before = self._members.pop(replaced)
                 # The clone has the parent's model, so the parent's report applies to the clone.
-                self._members[trial.id] = Member(before.number, trial, cost, epoch, before.replaced + 1)
+                self._members[trial.id] = PopulationMember(before.number, trial, cost, epoch, before.replaced + 1)
                 return
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
@@ -150,7 +150,7 @@ class PBT(Sampled):
             self._members.pop(trial.id, None)
         return ()
 
-    def _better_ones(self, member: Member) -> list[Member]:
+    def _better_ones(self, member: PopulationMember) -> list[PopulationMember]:
         """Return the best members whose models ``member`` may continue from, if it is one of the worst."""
         reported = [m for m in self._members.values() if m.epoch]
         ranked = sorted(reported, key=lambda m: (m.cost, m.number))

@@ -38,7 +38,7 @@ from typing import Any
 
 from hopfleet.errors import UsageError
 from hopfleet.planner.fleet.allocation import Fleet
-from hopfleet.planner.nodes import NodeShop, Strategy, lower_bound
+from hopfleet.planner.nodes import NodeShop, NodeStrategy, lower_bound
 from hopfleet.planner.partitions import place_partitions
 from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling
@@ -260,7 +260,7 @@ class Scenario:
             tuple(
                 tuple(
                     tuple(
-                        Strategy(f"{size} devices", size, rows / rate / node.speed / speed(size))
+                        NodeStrategy(f"{size} devices", size, rows / rate / node.speed / speed(size))
                         for size in range(1, node.devices + 1)
                     )
                     for node, rows in zip(self.nodes, self.partition_rows, strict=True)

@@ -16,7 +16,7 @@ from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Framework, Session
-from hopfleet.frameworks.process_settings import Found
+from hopfleet.frameworks.process_settings import FoundChanges
 from hopfleet.frameworks.teams import Team
 from hopfleet.support.logging import SCHEDULES, SETTINGS, messages
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
@@ -138,7 +138,7 @@ class WorkerContext:
                 trial.id, listed(found.changes),
             )  # fmt: skip
 
-    def _tell_of_left(self, trial: str, found: Found) -> None:
+    def _tell_of_left(self, trial: str, found: FoundChanges) -> None:
         """Warn once of each change that cannot be put back."""
         if new := [name for name in found.left if name not in self._told]:
             self._told.update(new)

@@ -34,7 +34,7 @@ GROUP_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Member:
+class EnsembleMember:
     """A model of an ensemble: its configuration, the file of its version, and its weight."""
 
     config: Config
@@ -59,7 +59,9 @@ class InferenceTask(WrappedTask):
     The model is that of the unit's version, or that of several ``members``.
     """
 
-    def __init__(self, task: Task, output: Output | None, members: Sequence[Member] = (), *, logits: bool) -> None:
+    def __init__(
+        self, task: Task, output: Output | None, members: Sequence[EnsembleMember] = (), *, logits: bool
+    ) -> None:
         super().__init__(task)
         self.output = output
         self.members = members

@@ -14,13 +14,13 @@ import pytest
 import hopfleet as hop
 from hopfleet.data.etl import blocks, csv_rows
 from hopfleet.data.etl.blocks import Block, count, cut_blocks, even_size, row_ends, row_lines
-from hopfleet.data.etl.chunks import Failure, Layout, divided, is_number, layout_of, rows_before
+from hopfleet.data.etl.chunks import ColumnTypes, Failure, divided, is_number, layout_of, rows_before
 from hopfleet.data.etl.csv_rows import bad_values, parse_csv, take_header
-from hopfleet.data.etl.listing import Files, Found, _kind, find_files, open_stream
+from hopfleet.data.etl.listing import Files, SourceFile, _kind, find_files, open_stream
 from hopfleet.errors import DataError
 from tests.helpers.chunks import chunk_of
 
-CSV = Found("rows.csv", "csv", "", 1, "")
+CSV = SourceFile("rows.csv", "csv", "", 1, "")
 
 
 class TestListing:
@@ -151,7 +151,7 @@ class TestBlocks:
 
 
 class TestHeaders:
-    def taken(self, text: str, files: Files | None = None, found: Found = CSV, **options: Any) -> Any:
+    def taken(self, text: str, files: Files | None = None, found: SourceFile = CSV, **options: Any) -> Any:
         return take_header(Block(0, 1, text.encode(), **options), files or Files("rows.csv"), found)
 
     def test_the_first_row_names_the_columns(self) -> None:
@@ -287,7 +287,7 @@ class TestChunks:
     def test_a_layout_keeps_some_columns(self) -> None:
         layout = layout_of([chunk_of({"x": [1, None], "y": ["a", "b"]})])
         assert layout.nulls == {"x"} and layout.only(None) is layout
-        assert layout.only(["y"]) == Layout({"y": pa.string()}, frozenset())
+        assert layout.only(["y"]) == ColumnTypes({"y": pa.string()}, frozenset())
         assert layout.only(["z"]).types == {"x": pa.int64()}, "rows are counted by one column at least"
         assert layout.to_json() == {
             "x": {"type": "int64", "missing": True}, "y": {"type": "string", "missing": False},

@@ -112,10 +112,10 @@ def living() -> list[Node]:
     found = nodes()
     with ThreadPoolExecutor(max(1, len(found))) as threads:
         verdicts = list(threads.map(try_raylet, found))
-    return [node for node, verdict in zip(found, verdicts, strict=True) if verdict is Verdict.ANSWERS]
+    return [node for node, verdict in zip(found, verdicts, strict=True) if verdict is Reachability.ANSWERS]
 
 
-class Verdict(Enum):
+class Reachability(Enum):
     """The outcome of a connection to a raylet or to the head."""
 
     ANSWERS = ""
@@ -152,7 +152,7 @@ class Peer:
 
     def __init__(self, address: str, port: int) -> None:
         self.address, self._port = address, port
-        self.verdict = Verdict.ANSWERS
+        self.verdict = Reachability.ANSWERS
         #: When the server last accepted a connection, and when a connection was last tried.
         self.answered = time.monotonic()
         self._tried = 0.0
@@ -171,7 +171,7 @@ class Peer:
     def _attempt(self) -> None:
         verdict, line = call(self.address, self._port)
         before, self._line, self.verdict = self._line, line, verdict
-        if verdict is Verdict.ANSWERS:
+        if verdict is Reachability.ANSWERS:
             self.answered = time.monotonic()
         self._trying = False
         if before is not None:
@@ -208,17 +208,17 @@ def head_forgot() -> bool:
     return False
 
 
-def call(address: str, port: int, timeout: float = 1.0) -> tuple[Verdict, Line | None]:
+def call(address: str, port: int, timeout: float = 1.0) -> tuple[Reachability, Line | None]:
     """Open a new connection; return its outcome and the connection."""
     try:
-        return Verdict.ANSWERS, Line(socket.create_connection((address, port), timeout))
+        return Reachability.ANSWERS, Line(socket.create_connection((address, port), timeout))
     except ConnectionRefusedError:
-        return Verdict.GONE, None
+        return Reachability.GONE, None
     except OSError:
-        return Verdict.UNREACHABLE, None
+        return Reachability.UNREACHABLE, None
 
 
-def try_raylet(node: Node) -> Verdict:
+def try_raylet(node: Node) -> Reachability:
     verdict, line = call(node.address, node.port)
     if line is not None:
         line.close()

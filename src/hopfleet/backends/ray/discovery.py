@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.cluster import Verdict
+from hopfleet.backends.ray.cluster import Reachability
 from hopfleet.backends.ray.demand import Demand
 from hopfleet.backends.ray.liveness import RESUME
 from hopfleet.backends.ray.placement import Node, Place, WorkerNeeds, choose_nodes, places_on
@@ -183,7 +183,7 @@ class Discovery:
         """Whether a node may be used. A lost node may have returned, but Ray calls it alive for long after its end."""
         if node.id not in self._lost:
             return True
-        return self._long_lost(node) and cluster.try_raylet(node) is Verdict.ANSWERS
+        return self._long_lost(node) and cluster.try_raylet(node) is Reachability.ANSWERS
 
     def _long_lost(self, node: Node) -> bool:
         return time.monotonic() - self._lost[node.id] > RETURN_SECONDS

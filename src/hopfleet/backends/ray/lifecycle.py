@@ -17,7 +17,7 @@ from typing import Any
 
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.calls import Calls
-from hopfleet.backends.ray.cluster import Verdict
+from hopfleet.backends.ray.cluster import Reachability
 from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.links import LOOPBACK, Seat
 from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECONDS, link_holds, node_lost, worker_lost
@@ -118,7 +118,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _judge(self, node: NodeHandle, now: float) -> bool:
         """Give up a lost node, and return True. If the link of this machine may be down, wait for the node instead."""
-        reachable = node.raylet.verdict is not Verdict.UNREACHABLE
+        reachable = node.raylet.verdict is not Reachability.UNREACHABLE
         if node.silent_since and reachable:
             # The pauses between retransmissions double: connections may stay silent as long again as they were.
             self._excuse(node, now + now - node.silent_since)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hopfleet.backends.ray.cluster import Verdict
+from hopfleet.backends.ray.cluster import Reachability
 from hopfleet.backends.supervision import START_SECONDS
 
 ASK_SECONDS = 1.1
@@ -36,12 +36,12 @@ DEAF_SECONDS = 60.0
 """Seconds of silence after which a worker is lost even if its process exists."""
 
 
-def node_lost(verdict: Verdict, silence: float) -> str:
+def node_lost(verdict: Reachability, silence: float) -> str:
     """Return why a node is lost; empty if it may be alive."""
     wrong: str = verdict.value
-    if verdict is Verdict.GONE:
+    if verdict is Reachability.GONE:
         return wrong
-    if verdict is Verdict.UNREACHABLE and silence > QUIET_SECONDS:
+    if verdict is Reachability.UNREACHABLE and silence > QUIET_SECONDS:
         return f"{wrong}, and was silent for {silence:.1f} s"
     return f"it was silent for {silence:.0f} s" if silence > SILENCE_SECONDS else ""
 

@@ -29,7 +29,7 @@ from hopfleet.backends.ray.placement import spread
 from hopfleet.data.cells import Builder, Cells
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
-from hopfleet.data.etl.listing import Found
+from hopfleet.data.etl.listing import SourceFile
 from hopfleet.data.etl.pool import Numbered, Pool, portable
 from hopfleet.data.etl.target import clear
 from hopfleet.data.etl.work import Made, Share, make_chunk
@@ -94,7 +94,7 @@ class RayPool(Pool):
     def workplace(self, folder: Path) -> Path:
         return Path()  # each node has a folder of its own, in which its tasks run
 
-    def shared(self, found: Sequence[Found]) -> list[Found]:
+    def shared(self, found: Sequence[SourceFile]) -> list[SourceFile]:
         """Return files by absolute paths. Raise DataError if a node does not see them or the folder to fill."""
         files = [
             file if file.is_remote else dataclasses.replace(file, path=str(Path(file.path).absolute()))

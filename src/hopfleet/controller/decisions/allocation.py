@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hopfleet.controller.decisions.teams import adds_trials, retire_all
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
-from hopfleet.planner.fleet.allocation import Allocation, Fleet, Work, allocate
+from hopfleet.planner.fleet.allocation import Allocation, Fleet, RemainingWork, allocate
 from hopfleet.scheduler.progress import Progress
 
 
@@ -59,7 +59,7 @@ def _allocate(state: State, fleet: Fleet, devices: int) -> Iterator[m.Message]:
             return
     free = [progress for progress in live if progress.outcome is None and state.schedule.may_train(progress)]
     if free:
-        work = Work(
+        work = RemainingWork(
             {progress.trial.id: _epochs_left(progress) for progress in free},
             {progress.trial.id: fleet.epoch_seconds(progress.trial, devices) for progress in free},
         )

@@ -10,7 +10,7 @@ from functools import partial
 from hopfleet.controller.decisions.trials import next_suggestion
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
-from hopfleet.planner.regrouping import Change, Job, Member, better_division, starts, teams_for
+from hopfleet.planner.regrouping import BusyWorker, Change, Job, better_division, starts, teams_for
 from hopfleet.planner.teams import Scaling, better_teams, even_teams
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies.longest_remaining import next_unit
@@ -70,8 +70,8 @@ class Teams:
     def _start(self, expected: float, schedule: Schedule, rng: random.Random) -> Assignment | None:
         slots = [slot for slot in schedule.slots.values() if not slot.retired]
         forming = self._change.form if schedule.regrouping else self._change.form[: schedule.forming]
-        members = [*(Member(slot.devices, _free(schedule, slot)) for slot in slots)]
-        members += [Member(size, expected) for size in forming]
+        members = [*(BusyWorker(slot.devices, _free(schedule, slot)) for slot in slots)]
+        members += [BusyWorker(size, expected) for size in forming]
         idle = {number for number, slot in enumerate(slots) if slot.worker in schedule.idle}
         trials = list(schedule.trials)
         found = starts(_jobs(schedule), members, idle, self.scaling, schedule.now, self._change.style)
@@ -107,7 +107,7 @@ class Teams:
 
     def _find(self, state: State) -> Iterator[m.Message]:
         schedule, slots = state.schedule, list(state.schedule.slots.values())
-        workers = [Member(slot.devices, _free(schedule, slot)) for slot in slots]
+        workers = [BusyWorker(slot.devices, _free(schedule, slot)) for slot in slots]
         # Where workers read some partitions only, those that stay might lack what the others take along.
         whole = state.pinned
         change = better_division(_jobs(schedule), workers, schedule.spare, self.scaling, schedule.now, whole=whole)

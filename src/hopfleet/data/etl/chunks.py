@@ -169,7 +169,7 @@ def lacking(table: pa.Table) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnTypes:
     """The columns of a source: one Arrow type for each, and whether values are missing in any chunk."""
 
     types: dict[str, pa.DataType]
@@ -180,18 +180,18 @@ class Layout:
         columns = [table.column(name).cast(kind) for name, kind in self.types.items()]
         return pa.table(columns, names=list(self.types))
 
-    def only(self, names: Sequence[str] | None) -> Layout:
+    def only(self, names: Sequence[str] | None) -> ColumnTypes:
         """Return some of the columns, or all for None; the first one if there are none of these names."""
         if names is None:
             return self
         found = {name: kind for name, kind in self.types.items() if name in names}
-        return Layout(found or dict([*self.types.items()][:1]), self.nulls & found.keys())
+        return ColumnTypes(found or dict([*self.types.items()][:1]), self.nulls & found.keys())
 
     def to_json(self) -> dict[str, Any]:
         return {name: {"type": str(kind), "missing": name in self.nulls} for name, kind in self.types.items()}
 
 
-def layout_of(chunks: Iterable[Chunk]) -> Layout:
+def layout_of(chunks: Iterable[Chunk]) -> ColumnTypes:
     """Return the columns of all chunks. Raise DataError where chunks do not fit together, with file and line."""
     types: dict[str, pa.DataType] = {}
     firsts: dict[str, Chunk] = {}  # the chunk that gave a column its type
@@ -213,7 +213,7 @@ def layout_of(chunks: Iterable[Chunk]) -> Layout:
                 _refuse_mixture(name, firsts[name], chunk)
             if types.get(name) != both:
                 types[name], firsts[name] = both, chunk
-    return Layout(types, frozenset(nulls))
+    return ColumnTypes(types, frozenset(nulls))
 
 
 def _unified(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

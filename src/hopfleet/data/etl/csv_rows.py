@@ -15,7 +15,7 @@ from hopfleet.data.columns import check_names
 from hopfleet.data.convert import number_array
 from hopfleet.data.etl.blocks import Block, count, row_lines
 from hopfleet.data.etl.chunks import Failure, Parsed, is_number
-from hopfleet.data.etl.listing import Files, Found
+from hopfleet.data.etl.listing import Files, SourceFile
 from hopfleet.errors import DataError
 
 MOSTLY = 0.5
@@ -31,7 +31,7 @@ OTHER_DELIMITERS = ";\t|"
 """Characters that delimit values in many files, looked for where a header seems to have a single name."""
 
 
-def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...], Block]:
+def take_header(block: Block, files: Files, file: SourceFile) -> tuple[tuple[str, ...], Block]:
     """Return the names in the first row of a CSV file, and the block without that row."""
     ends = block.data.find(b"\n")
     if not block.data or block.data.isspace():
@@ -62,12 +62,12 @@ def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...
     return checked, Block(block.start + cut, block.line + taken, block.data[cut:], feeds)
 
 
-def _delimiter(files: Files, file: Found) -> str:
+def _delimiter(files: Files, file: SourceFile) -> str:
     return files.delimiter or ("\t" if file.format == "tsv" else ",")
 
 
 def parse_csv(
-    block: Block, found: Found, files: Files, names: tuple[str, ...], wanted: frozenset[str] | None,
+    block: Block, found: SourceFile, files: Files, names: tuple[str, ...], wanted: frozenset[str] | None,
     texts: frozenset[str],
 ) -> Parsed:  # fmt: skip
     """Parse a block of whole rows; ``wanted`` are the columns to convert, None for all, and ``texts`` those of text."""

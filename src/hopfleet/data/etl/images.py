@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopfleet.data.columns import Array
-from hopfleet.data.etl.listing import Files, Found
+from hopfleet.data.etl.listing import Files, SourceFile
 from hopfleet.data.etl.objects import fetch_all, fetched
 from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
 from hopfleet.domain.signatures import explained
@@ -26,7 +26,7 @@ MODES = ("RGB", "L", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "1", "P")
 """Modes of Pillow."""
 
 
-def image_tables(files: Files, found: Sequence[Found]) -> Iterator[pa.Table]:
+def image_tables(files: Files, found: Sequence[SourceFile]) -> Iterator[pa.Table]:
     """Yield the image files of a folder as tables; the label of an image is the name of its folder."""
     for start in range(0, len(found), ROWS):
         some = [file.path for file in found[start : start + ROWS]]

@@ -59,7 +59,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceFile:
     """One file: where it is, how to read it, and what changes when its contents do."""
 
     path: str
@@ -73,10 +73,10 @@ class Found:
         return "://" in self.path
 
 
-def find_files(files: Files) -> list[Found]:
+def find_files(files: Files) -> list[SourceFile]:
     """Return the files of a source in the order of their paths. Raise DataError if there are none."""
     paths = [files.path] if isinstance(files.path, str | os.PathLike) else list(files.path)
-    found: list[Found] = []
+    found: list[SourceFile] = []
     for path in [os.fspath(each) for each in paths]:
         found += _remote(path, files.format) if "://" in path else _local(path, files.format)
     if not found:
@@ -90,7 +90,7 @@ def find_files(files: Files) -> list[Found]:
     return found
 
 
-def _local(path: str, wanted: str) -> list[Found]:
+def _local(path: str, wanted: str) -> list[SourceFile]:
     place = Path(path.removeprefix("file://")).expanduser()
     if (place / "dataset_dict.json").is_file():
         parts = sorted(each.name for each in place.iterdir() if each.is_dir())
@@ -114,7 +114,7 @@ def _local(path: str, wanted: str) -> list[Found]:
     return [_found(name, wanted, (stat := Path(name).stat()).st_size, str(stat.st_mtime_ns)) for name in names]
 
 
-def _remote(url: str, wanted: str) -> list[Found]:
+def _remote(url: str, wanted: str) -> list[SourceFile]:
     files, path = RemoteFolder(url).filesystem()
     scheme = url.partition("://")[0]
     try:
@@ -138,7 +138,7 @@ def _remote(url: str, wanted: str) -> list[Found]:
     return found
 
 
-def _found(path: str, wanted: str, size: int, version: str) -> Found:
+def _found(path: str, wanted: str, size: int, version: str) -> SourceFile:
     kind, compression = _kind(path)
     kind = wanted or kind
     if not kind:
@@ -148,7 +148,7 @@ def _found(path: str, wanted: str, size: int, version: str) -> Found:
         )
     if not size:
         raise DataError(f"{path}: is empty; remove it, or restore it")
-    return Found(path, kind, compression, size, version)
+    return SourceFile(path, kind, compression, size, version)
 
 
 def _kind(path: str) -> tuple[str, str]:
@@ -159,7 +159,7 @@ def _kind(path: str) -> tuple[str, str]:
     return FORMATS.get(suffix.lower(), ""), compression
 
 
-def open_stream(file: Found) -> Any:
+def open_stream(file: SourceFile) -> Any:
     """Open a file as a stream of its decompressed bytes."""
     import pyarrow as pa
 

@@ -26,7 +26,7 @@ import cloudpickle
 
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
-from hopfleet.data.etl.listing import Found
+from hopfleet.data.etl.listing import SourceFile
 from hopfleet.data.etl.memory import HELD_BYTES, Memory
 from hopfleet.data.etl.work import Made, Share, gather
 from hopfleet.errors import DataError, HopfleetError
@@ -76,7 +76,7 @@ class Pool:
         """Return the folder for files between tasks, as tasks see it; ``folder`` is the workspace."""
         return folder
 
-    def shared(self, found: Sequence[Found]) -> list[Found]:
+    def shared(self, found: Sequence[SourceFile]) -> list[SourceFile]:
         """Return files under names that all tasks know. Raise DataError if a node does not see them."""
         return list(found)
 

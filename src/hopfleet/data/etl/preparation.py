@@ -27,13 +27,13 @@ from hopfleet.data import manifest
 from hopfleet.data.columns import Array
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.blocks import BLOCK_BYTES
-from hopfleet.data.etl.chunks import Chunk, Failure, Layout, divided, lacking, layout_of, save_table
+from hopfleet.data.etl.chunks import Chunk, ColumnTypes, Failure, divided, lacking, layout_of, save_table
 from hopfleet.data.etl.dealing import Deal, Dealing
 from hopfleet.data.etl.images import Images, image_tables
 from hopfleet.data.etl.memory import Memory
 from hopfleet.data.etl.opening import Opened, as_recipe
 from hopfleet.data.etl.pool import POOLS, Pool
-from hopfleet.data.etl.progress import Progress
+from hopfleet.data.etl.progress import ProgressLine
 from hopfleet.data.etl.reading import cut_pieces, expected_pieces, parse, stored_chunks
 from hopfleet.data.etl.recipe import (
     Prepared,
@@ -170,7 +170,7 @@ def prepare(
     count = 1 if backend == "inline" else _workers(workers, opened.size)
     with (
         workspace_for(target, {**job, "block": BLOCK_BYTES}) as space,
-        Progress(quiet) as progress,
+        ProgressLine(quiet) as progress,
         contextlib.ExitStack() as stack,
     ):
         asked = None if workers == "auto" else count
@@ -235,7 +235,7 @@ class _Preparation:
     """One preparation: its stages in order."""
 
     def __init__(
-        self, space: Workspace, pool: Pool, progress: Progress, recipe: Recipe, split: Split | None,
+        self, space: Workspace, pool: Pool, progress: ProgressLine, recipe: Recipe, split: Split | None,
         job: Mapping[str, Any], limit: int, memory: Memory | None,
     ) -> None:  # fmt: skip
         self._space = space
@@ -257,7 +257,9 @@ class _Preparation:
             chunks = divided(chunks, self._pool.nodes)
         if not sum(chunk.rows for chunk in chunks):
             raise DataError("the source has no rows; it must have at least one per partition")
-        layout = layout_of(chunks) if opened.dataset is None else Layout({n: pa.null() for n in opened.dataset.columns})
+        layout = (
+            layout_of(chunks) if opened.dataset is None else ColumnTypes({n: pa.null() for n in opened.dataset.columns})
+        )
         names, paths = [""], [Path() for _ in chunks]
         if self._split is not None:
             make_folder(self._space.path / "splits")
@@ -324,7 +326,7 @@ class _Preparation:
     def _count_read(self, _: int, chunks: list[Chunk]) -> None:
         self._progress.advance(sum(chunk.rows for chunk in chunks), sum(len(chunk.failures) for chunk in chunks))
 
-    def _fit(self, chunks: Sequence[Chunk], layout: Layout, splits: Sequence[Path]) -> Mapping[str, Any]:
+    def _fit(self, chunks: Sequence[Chunk], layout: ColumnTypes, splits: Sequence[Path]) -> Mapping[str, Any]:
         if not self._recipe.fits:
             return {}
         parts = [fitted_early(chunk, self._recipe, layout) for chunk in chunks]

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 
-class Progress:
+class ProgressLine:
     """A line that shows how far the work is; silent with ``quiet``, and where no person looks."""
 
     def __init__(self, quiet: bool) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, even_size, row_lines
 from hopfleet.data.etl.chunks import Chunk, Failure, Parsed, lacking, opened_parquet, read_batches, save_table
 from hopfleet.data.etl.csv_rows import parse_csv, take_header
-from hopfleet.data.etl.listing import Files, Found, open_stream
+from hopfleet.data.etl.listing import Files, SourceFile, open_stream
 from hopfleet.data.etl.memory import Memory
 from hopfleet.data.etl.recipe import Recipe
 from hopfleet.data.etl.tabular import coded
@@ -32,7 +32,7 @@ from hopfleet.support.files import make_folder
 class Piece:
     """A part of a file that one worker parses: bytes from ``start`` to ``stop``, or to the end if that is None."""
 
-    file: Found
+    file: SourceFile
     files: Files
     start: int = 0
     stop: int | None = None
@@ -44,7 +44,7 @@ class Piece:
 
 
 def cut_pieces(
-    files: Files, found: Sequence[Found], wanted: frozenset[str] | None, texts: frozenset[str]
+    files: Files, found: Sequence[SourceFile], wanted: frozenset[str] | None, texts: frozenset[str]
 ) -> Iterator[Piece]:
     """Yield the pieces of files that must be parsed."""
     for file in found:
@@ -62,7 +62,7 @@ def cut_pieces(
                 yield Piece(file, files, block.start, stop, block.line, block.feeds, names, wanted, texts)
 
 
-def expected_pieces(found: Sequence[Found]) -> int:
+def expected_pieces(found: Sequence[SourceFile]) -> int:
     """Return about how many pieces files have."""
     return sum(1 if file.compression or file.is_remote else -(-file.size // BLOCK_BYTES) for file in found)
 
@@ -226,7 +226,7 @@ def _sample_table(rows: list[dict[str, Any]], piece: Piece, first: int) -> pa.Ta
 # ------------------------------------------------------------------------------------------- files that need no parsing
 
 
-def stored_chunks(file: Found) -> list[Chunk]:
+def stored_chunks(file: SourceFile) -> list[Chunk]:
     """Return the chunks of a Parquet or Arrow file, whose rows are read where they are."""
     try:
         if file.format == "parquet":

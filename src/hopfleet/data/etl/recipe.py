@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from hopfleet.data.convert import row_columns
 from hopfleet.data.dataset import Dataset
-from hopfleet.data.etl.chunks import Layout
+from hopfleet.data.etl.chunks import ColumnTypes
 from hopfleet.data.etl.statistics import from_json, to_json
 from hopfleet.errors import DataError, describe
 from hopfleet.support.code_digests import digests
@@ -134,7 +134,7 @@ class BatchFunction(Recipe):
         return self.function(batch)
 
 
-def plain_batch(table: pa.Table, layout: Layout) -> dict[str, Any]:
+def plain_batch(table: pa.Table, layout: ColumnTypes) -> dict[str, Any]:
     """Return a table as arrays and lists. The dtype of a column is the same in every batch."""
     batch: dict[str, Any] = {}
     for name, kind in layout.types.items():
@@ -156,7 +156,7 @@ def plain_batch(table: pa.Table, layout: Layout) -> dict[str, Any]:
 class Prepared:
     """A recipe with its statistics and the columns of the raw rows, as it travels with a data set."""
 
-    def __init__(self, recipe: Recipe, layout: Layout, fitted: Mapping[str, Any]) -> None:
+    def __init__(self, recipe: Recipe, layout: ColumnTypes, fitted: Mapping[str, Any]) -> None:
         self.recipe = recipe
         self.layout = layout
         self.fitted = fitted
@@ -171,7 +171,7 @@ class Prepared:
             found.update(arrays[name].tobytes())
         return found.hexdigest()
 
-    def given(self, table: pa.Table, *, labelled: bool = True) -> tuple[pa.Table, Layout]:
+    def given(self, table: pa.Table, *, labelled: bool = True) -> tuple[pa.Table, ColumnTypes]:
         """Return raw rows with the columns and types of the training rows; columns of labels may be absent."""
         absent = [name for name in self.layout.types if name not in table.column_names]
         needed = [name for name in absent if labelled or name not in self.recipe.labels]
@@ -183,7 +183,7 @@ class Prepared:
                 f"the rows lack the columns {', '.join(map(repr, needed))} of the rows that the recipe was made with"
                 f"{besides}; name the columns as in training{lacking}"
             )
-        layout = Layout({n: k for n, k in self.layout.types.items() if n not in absent}, self.layout.nulls)
+        layout = ColumnTypes({n: k for n, k in self.layout.types.items() if n not in absent}, self.layout.nulls)
         for name, kind in layout.types.items():
             try:
                 table.column(name).cast(kind)
@@ -199,7 +199,7 @@ class Prepared:
             given = given.append_column(SPLIT, pa.array(["test"] * given.num_rows, pa.string()))
         return given, layout
 
-    def apply(self, table: pa.Table, layout: Layout | None = None) -> Batch:
+    def apply(self, table: pa.Table, layout: ColumnTypes | None = None) -> Batch:
         """Return the prepared columns of raw rows."""
         batch = table if self.recipe.arrow else plain_batch(table, layout or self.layout)
         made = self.recipe.apply(batch, self.fitted)

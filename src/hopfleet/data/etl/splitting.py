@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopfleet.data.columns import Array
-from hopfleet.data.etl.chunks import Chunk, Layout
+from hopfleet.data.etl.chunks import Chunk, ColumnTypes
 from hopfleet.data.spill import Sized
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.signatures import explained
@@ -77,7 +77,7 @@ def as_split(split: Split | Mapping[str, float] | None) -> Split | None:
     return Split(split)
 
 
-def assign(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int, paths: Sequence[Path]) -> list[str]:
+def assign(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int, paths: Sequence[Path]) -> list[str]:
     """Write the split of each row, a file per chunk, and return the names of the splits."""
     if split.by and split.by not in layout.types:
         near = did_you_mean(split.by, layout.types)
@@ -105,7 +105,7 @@ def sizes(rows: int, fractions: Sequence[float]) -> list[int]:
     return [int(size) for size in found]
 
 
-def _dealt(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int) -> Any:
+def _dealt(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int) -> Any:
     rows = sum(chunk.rows for chunk in chunks)
     dealer = Sized(sizes(rows, list(split.fractions.values())), derive(seed, "split"))
     return (dealer.deal(chunk.rows) for chunk in chunks)
@@ -123,7 +123,7 @@ def _texts(chunk: Chunk, name: str) -> list[str | None]:
     return texts
 
 
-def _stratified(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int) -> Any:
+def _stratified(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int) -> Any:
     counts: dict[str | None, int] = {}
     for chunk in chunks:
         for value in _texts(chunk, split.stratify):
@@ -146,7 +146,7 @@ def _stratified(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int
         yield targets
 
 
-def _grouped(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int) -> Any:
+def _grouped(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int) -> Any:
     counts: dict[str | None, int] = {}
     for chunk in chunks:
         for value in _texts(chunk, split.group):
@@ -168,7 +168,7 @@ def _grouped(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int) -
         yield np.array([homes[value] for value in _texts(chunk, split.group)])
 
 
-def _by_time(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int) -> Any:
+def _by_time(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int) -> Any:
     def times(chunk: Chunk) -> Array:
         column = _column(chunk, split.time)
         if column.null_count:
@@ -203,7 +203,7 @@ def _names(split: Split, chunks: Sequence[Chunk]) -> list[str]:
     return found
 
 
-def _named(split: Split, chunks: Sequence[Chunk], layout: Layout, seed: int) -> Any:
+def _named(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int) -> Any:
     homes = {name: number for number, name in enumerate(_names(split, chunks))}
     for chunk in chunks:
         yield np.array([homes[str(value)] for value in _texts(chunk, split.column)])

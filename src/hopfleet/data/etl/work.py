@@ -14,7 +14,7 @@ import pyarrow as pa
 from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.convert import arrow_cells, number_array
-from hopfleet.data.etl.chunks import Chunk, Failure, Layout, layout_of
+from hopfleet.data.etl.chunks import Chunk, ColumnTypes, Failure, layout_of
 from hopfleet.data.etl.dealing import Deal
 from hopfleet.data.etl.memory import Held, Memory
 from hopfleet.data.etl.objects import Unreachable
@@ -86,7 +86,7 @@ class Made:
         return self.hashes[self.bounds[split] : self.bounds[split + 1]]
 
 
-def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Array | None) -> list[Mapping[str, Any]]:
+def fit_chunk(chunk: Chunk, recipe: Recipe, layout: ColumnTypes, splits: Array | None) -> list[Mapping[str, Any]]:
     """Return the statistics of a chunk's training rows, which are those of split 0."""
     table = read_rows(chunk, layout)
     if splits is not None:
@@ -116,14 +116,14 @@ def fit_early(chunk: Chunk, recipe: Recipe) -> Any:
         return None
 
 
-def fitted_early(chunk: Chunk, recipe: Recipe, layout: Layout) -> Any:
+def fitted_early(chunk: Chunk, recipe: Recipe, layout: ColumnTypes) -> Any:
     """Return the statistics that a chunk was parsed with; None if types or gaps of other chunks make them differ."""
     own = layout_of([chunk]).only(recipe.inputs)
     same = [*own.types.items()] == [*layout.types.items()] and (recipe.arrow or own.nulls == layout.nulls)
     return chunk.fitted if same else None
 
 
-def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
+def read_rows(chunk: Chunk, layout: ColumnTypes) -> pa.Table:
     """Return rows with the columns of a layout; categories may be dictionaries, see ``tabular.coded``."""
     table = chunk.read(list(layout.types))
     seen = {name: table.schema.field(name).type for name in layout.types}
@@ -132,7 +132,7 @@ def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
         for name, kind in layout.types.items()
         if pa.types.is_string(kind) and is_coded_text(seen[name])
     }
-    return Layout({**layout.types, **coded}).cast(table)
+    return ColumnTypes({**layout.types, **coded}).cast(table)
 
 
 def make_chunk(

@@ -31,7 +31,7 @@ _LABEL = 0.5  #: inches; a shorter bar has no room for the name of its clone
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LineageRow:
     """One trial: its row, its first and last epoch, and its metric after each epoch."""
 
     trial: str
@@ -60,7 +60,7 @@ class Lineage:
 
     metric: str
     mode: str
-    members: list[Member]
+    members: list[LineageRow]
     path: list[Stretch]
 
 
@@ -77,7 +77,7 @@ def lineage_data(history: History) -> Lineage:
     path = _path(history)
     rows = _rows(sorted(trials.values(), key=lambda trial: (starts[trial.id], trial.number)), starts, ends)
     members = [
-        Member(
+        LineageRow(
             *(trial, trials[trial].parent if trials[trial].parent in trials else "", row, starts[trial], ends[trial]),
             *(list(_finite(history, trials[trial])), list(_finite(history, trials[trial]).values())),
             trial in path,
@@ -225,7 +225,7 @@ def _merit(data: Lineage) -> Scale:
     return Scale("linear", low, high)
 
 
-def _draw_member(axes: Axes, member: Member, merit: Scale, upwards: bool) -> None:
+def _draw_member(axes: Axes, member: LineageRow, merit: Scale, upwards: bool) -> None:
     """Draw a bar per epoch in the colour of the metric after that epoch."""
     begin = member.start
     for epoch, value in zip(member.epochs, member.values, strict=True):
@@ -238,7 +238,7 @@ def _draw_member(axes: Axes, member: Member, merit: Scale, upwards: bool) -> Non
         axes.plot([member.start], [member.row], marker="|", color=OTHERS, zorder=4)
 
 
-def _draw_link(axes: Axes, parent: Member, child: Member) -> None:
+def _draw_link(axes: Axes, parent: LineageRow, child: LineageRow) -> None:
     """Draw a line from the parent's row to the child's row, dashed if the child inherits only the configuration."""
     style = "-" if child.start else (0, (2, 2))
     rows = [parent.row, child.row]
@@ -246,7 +246,7 @@ def _draw_link(axes: Axes, parent: Member, child: Member) -> None:
     axes.plot([child.start], [child.row], marker="o", markersize=3, color=INK, alpha=0.7, zorder=7)
 
 
-def _label_clone(axes: Axes, member: Member, merit: Scale, upwards: bool) -> None:
+def _label_clone(axes: Axes, member: LineageRow, merit: Scale, upwards: bool) -> None:
     """Write the name of a clone at the beginning of its bar."""
     color = readable_on(_tint(merit, member.values[0], upwards)) if member.values else INK
     axes.annotate(
@@ -259,7 +259,7 @@ def _tint(merit: Scale, value: float, upwards: bool) -> str:
     return shade(merit.place(value) if upwards else 1 - merit.place(value))
 
 
-def _draw_past(axes: Axes, data: Lineage, members: dict[str, Member]) -> None:
+def _draw_past(axes: Axes, data: Lineage, members: dict[str, LineageRow]) -> None:
     """Draw a line below the bars that led to the best model."""
     xs = [place for stretch in data.path for place in (stretch.start, stretch.end)]
     ys = [members[stretch.trial].row + 0.38 for stretch in data.path for _ in range(2)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from hopfleet.errors import UsageError
 from hopfleet.planner.dike.problem import WORKER_COPIES, Cluster, Model, Need, Placement, rows_per_second
-from hopfleet.planner.dike.search import Found, Search
+from hopfleet.planner.dike.search import FoundPlacement, PlacementSearch
 from hopfleet.planner.dike.shapes import paces
 
 ENUMERATED = 1 << 14
@@ -56,7 +56,9 @@ def compare(cluster: Cluster, model: Model) -> list[Plan]:
     no node.
     """
     numbers, costs = range(1, len(cluster.nodes) + 1), np.array(cluster.seconds_per_byte)
-    by_pace = [[Search(cluster, costs, model, servers, pace) for servers in numbers] for pace in paces(cluster, model)]
+    by_pace = [
+        [PlacementSearch(cluster, costs, model, servers, pace) for servers in numbers] for pace in paces(cluster, model)
+    ]
     searches = [search for some in by_pace for search in some]
     if not any(search.workers for search in searches):
         largest = max(cluster.nodes, key=lambda node: node.memory)
@@ -72,7 +74,7 @@ def compare(cluster: Cluster, model: Model) -> list[Plan]:
     return sorted(plans, key=lambda plan: -plan.rows_per_second)
 
 
-def _with_best(found: dict[int, Found], searches: list[Search]) -> dict[int, Found]:
+def _with_best(found: dict[int, FoundPlacement], searches: list[PlacementSearch]) -> dict[int, FoundPlacement]:
     """Return plans with the best of all among them; skip what cannot be faster than the best so far."""
     speed = max((each.speed for each in found.values()), default=0.0)
     for bound, search in sorted(((search.bound(), search) for search in searches), key=lambda pair: -pair[0]):
@@ -83,9 +85,9 @@ def _with_best(found: dict[int, Found], searches: list[Search]) -> dict[int, Fou
     return found
 
 
-def _grown(by_pace: list[list[Search]]) -> dict[int, Found]:
+def _grown(by_pace: list[list[PlacementSearch]]) -> dict[int, FoundPlacement]:
     """Return a good plan for each number of servers: servers one by one where they help most, then small changes."""
-    best: dict[int, Found] = {}
+    best: dict[int, FoundPlacement] = {}
     bounds = [max(search.bound() for search in some) for some in by_pace]
     for bound, some in sorted(zip(bounds, by_pace, strict=True), key=lambda pair: -pair[0]):
         if bound <= max((found.speed for found in best.values()), default=0.0):
@@ -100,14 +102,14 @@ def _grown(by_pace: list[list[Search]]) -> dict[int, Found]:
     return best
 
 
-def _starts(searches: list[Search]) -> list[int]:
+def _starts(searches: list[PlacementSearch]) -> list[int]:
     """Return the nodes to begin with: those with the highest throughput as the only server."""
     first = next((search for search in searches if len(search.able) >= search.servers), searches[0])
     ordered = sorted(first.able, key=lambda node: -first.fill([(node,)]).speed)
     return ordered[: TRIED if len(searches) <= FEW else 1]
 
 
-def _grow(searches: Iterable[Search], first: int) -> Iterator[Found]:
+def _grow(searches: Iterable[PlacementSearch], first: int) -> Iterator[FoundPlacement]:
     """Yield plans with more and more servers, beginning at a node; each adds one to those of the plan before."""
     servers: tuple[int, ...] = ()
     best, waited = 0.0, 0
@@ -126,7 +128,7 @@ def _grow(searches: Iterable[Search], first: int) -> Iterator[Found]:
             return
 
 
-def _candidates(search: Search, found: Found) -> list[int]:
+def _candidates(search: PlacementSearch, found: FoundPlacement) -> list[int]:
     """Return the nodes to try for one more server; in a large cluster, those that reach the workers best."""
     left = [node for node in search.able if node not in found.servers]
     return left if len(found.counts) <= FEW else sorted(left, key=search.distances(found).__getitem__)[:TRIED]

@@ -17,16 +17,16 @@ SAME = 1 + 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPlacement:
     """Nodes with a server, the number of workers of each node, and their throughput at the pace of the search."""
 
     speed: float
     servers: tuple[int, ...]
     counts: tuple[int, ...]
-    search: Search
+    search: PlacementSearch
 
 
-class Search:
+class PlacementSearch:
     """Placements of a number of servers, with workers that prepare a step within ``pace`` seconds."""
 
     def __init__(self, cluster: Cluster, costs: np.ndarray, model: Model, servers: int, pace: float) -> None:
@@ -69,7 +69,7 @@ class Search:
         by_workers = self._speed(total, max(0.0, least.min() - self._own.max()), self.servers).max()
         return float(min(by_servers, by_workers))
 
-    def best(self, speed: float) -> Found | None:
+    def best(self, speed: float) -> FoundPlacement | None:
         """Return the best of all placements; None if none is faster than ``speed``."""
         most = self._shapes.most
         grid = np.indices(tuple(most[0] + 1)).reshape(len(most[0]), -1).T[1:]
@@ -104,7 +104,7 @@ class Search:
         order = np.argsort(far, axis=1, kind="stable")
         return at, order, *(np.take_along_axis(each, order, 1) for each in (room * gpus, room, downloads))
 
-    def fill(self, candidates: Sequence[tuple[int, ...]]) -> Found:
+    def fill(self, candidates: Sequence[tuple[int, ...]]) -> FoundPlacement:
         """Return the best of some sets of servers, if nodes are filled that they reach best, one after another."""
         at, order, gpus, room, downloads = self._ordered(candidates)
         serves = at[:, :, None] == order[:, None, :]
@@ -117,13 +117,13 @@ class Search:
         chosen, last = (int(each) for each in np.unravel_index(int(speeds.argmax()), speeds.shape))
         counts = np.zeros(len(self._costs), int)
         counts[order[chosen, : last + 1]] = room[chosen, : last + 1]
-        return Found(float(speeds[chosen, last]), candidates[chosen], tuple(counts.tolist()), self)
+        return FoundPlacement(float(speeds[chosen, last]), candidates[chosen], tuple(counts.tolist()), self)
 
-    def distances(self, found: Found) -> list[float]:
+    def distances(self, found: FoundPlacement) -> list[float]:
         """Return the seconds per byte from each node to all workers that were placed."""
         return list((self._costs @ np.array(found.counts)).tolist())
 
-    def improve(self, found: Found) -> Found:
+    def improve(self, found: FoundPlacement) -> FoundPlacement:
         """Move servers, and add, remove or move workers, while the throughput grows."""
         while True:
             servers = found.servers
@@ -140,7 +140,7 @@ class Search:
                 return found
             found = better
 
-    def placement(self, found: Found) -> Placement:
+    def placement(self, found: FoundPlacement) -> Placement:
         """Return a placement in which each worker has no more CPUs than it needs."""
         _, gpus, cpus = self._limits(found.servers)
         workers = [(worker_need(self._model, *each),) * n for n, *each in zip(found.counts, cpus, gpus, strict=True)]
@@ -148,7 +148,7 @@ class Search:
         fitting = (tuple(trimmed(self._model, worker, seconds) for worker in some) for some in workers)
         return Placement(tuple(sorted(found.servers)), tuple(fitting))
 
-    def _nearby(self, found: Found) -> np.ndarray:
+    def _nearby(self, found: FoundPlacement) -> np.ndarray:
         """Return numbers of workers, with one more, one fewer, or one on another node."""
         counts, limits = np.array(found.counts), self._limits(found.servers)[0]
         nodes = np.eye(len(counts), dtype=int)
@@ -165,7 +165,7 @@ class Search:
         each = self._shapes
         return each.most[at, here], each.gpus[at, here].tolist(), each.cpus[at, here].tolist()
 
-    def _faster(self, speed: float, servers: tuple[int, ...], counts: np.ndarray) -> Found | None:
+    def _faster(self, speed: float, servers: tuple[int, ...], counts: np.ndarray) -> FoundPlacement | None:
         """Return the best of some numbers of workers; None if none is faster than ``speed``."""
         at = list(servers)
         costs, own = self._costs[at], np.zeros(len(self._costs))
@@ -176,7 +176,7 @@ class Search:
         best = int(speeds.argmax())
         if speeds[best] <= speed * SAME:
             return None
-        return Found(float(speeds[best]), servers, tuple(counts[best].tolist()), self)
+        return FoundPlacement(float(speeds[best]), servers, tuple(counts[best].tolist()), self)
 
     def _speed(self, gpus: np.ndarray, busiest: np.ndarray | float, servers: int) -> np.ndarray:
         """Return the throughput on numbers of GPUs; the busiest task takes that many seconds to move a byte to each."""

@@ -51,7 +51,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RemainingWork:
     """The epochs that trials have left, and the seconds of each trial's epochs on 1, 2, 3 ... devices."""
 
     epochs: Mapping[str, int]
@@ -63,7 +63,7 @@ class Work:
 
 
 def allocate(
-    work: Work, devices: int, present: tuple[int, ...], move_seconds: float, *, lap: bool = False
+    work: RemainingWork, devices: int, present: tuple[int, ...], move_seconds: float, *, lap: bool = False
 ) -> Allocation:
     """Return the next allocation of some devices, at present divided into the teams ``present``.
 
@@ -80,7 +80,7 @@ def allocate(
     return Allocation(chosen.teams, chosen.devices, epochs)
 
 
-def _chosen(work: Work, devices: int, present: tuple[int, ...], move_seconds: float) -> Allocation:
+def _chosen(work: RemainingWork, devices: int, present: tuple[int, ...], move_seconds: float) -> Allocation:
     if (crowd := _crowd(work, devices)) is not None:
         return crowd
     options = [[_on_teams(work, present)]] if sum(present) <= devices else []
@@ -98,7 +98,7 @@ def _chosen(work: Work, devices: int, present: tuple[int, ...], move_seconds: fl
     return min(options, key=end)[0]
 
 
-def _crowd(work: Work, devices: int) -> Allocation | None:
+def _crowd(work: RemainingWork, devices: int) -> Allocation | None:
     """Return an allocation of one device to each of many trials, all but the shortest; None if they are not many."""
     order = sorted(work.epochs, key=lambda trial: (-work.alone(trial), trial))
     if len(order) <= CROWD * devices:
@@ -109,7 +109,7 @@ def _crowd(work: Work, devices: int) -> Allocation | None:
     return Allocation((1,) * devices, dict.fromkeys(now, 1), {trial: work.epochs[trial] for trial in now})
 
 
-def _allocations(work: Work, devices: int, move_seconds: float) -> Iterator[Allocation]:
+def _allocations(work: RemainingWork, devices: int, move_seconds: float) -> Iterator[Allocation]:
     """Yield the allocations until all trials have ended, each as long as the planned rounds need no other teams."""
     names = list(work.epochs)
     rates = [[1.0 / seconds for seconds in work.seconds[name]] for name in names]
@@ -137,7 +137,7 @@ def _allocations(work: Work, devices: int, move_seconds: float) -> Iterator[Allo
         )
 
 
-def _on_teams(work: Work, teams: Sequence[int]) -> Allocation:
+def _on_teams(work: RemainingWork, teams: Sequence[int]) -> Allocation:
     """Return an allocation of all epochs to some teams, each trial where it ends first."""
     free = [0.0] * len(teams)
     devices = {}
@@ -149,7 +149,7 @@ def _on_teams(work: Work, teams: Sequence[int]) -> Allocation:
     return Allocation(tuple(teams), devices, dict(work.epochs))
 
 
-def _seconds(given: Allocation, work: Work) -> float:
+def _seconds(given: Allocation, work: RemainingWork) -> float:
     """Return the seconds of an allocation whose trials hop between the teams of their size."""
     end = 0.0
     for size, count in Counter(given.teams).items():

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from hopfleet.domain.unit import Unit
-from hopfleet.planner.assigned import Task, plan
+from hopfleet.planner.assigned import TrialWork, plan
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.slots import Assignment
@@ -75,7 +75,7 @@ def _units(progress: Progress) -> int:
     return progress.units_left - (progress.trains_on is not None)
 
 
-def _task(schedule: Schedule, progress: Progress, workers: list[str]) -> Task:
+def _task(schedule: Schedule, progress: Progress, workers: list[str]) -> TrialWork:
     number, running = {worker: index for index, worker in enumerate(workers)}, set[int]()
     ready = 0.0
     if progress.trains_on is not None:
@@ -89,7 +89,7 @@ def _task(schedule: Schedule, progress: Progress, workers: list[str]) -> Task:
     todo = frozenset(progress.todo) - running
     laps, rest = divmod(_units(progress) - len(todo), schedule.partitions)
     assert not rest, progress.story()
-    return Task(seconds, todo, laps, ready)
+    return TrialWork(seconds, todo, laps, ready)
 
 
 def _free(schedule: Schedule, worker: str) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hopfleet.frameworks.base import GivenUp, IsolationError
-from hopfleet.frameworks.process_settings import ABSENT, Changes, Found, ProcessSetting, Shared, changed, same
+from hopfleet.frameworks.process_settings import ABSENT, Changes, FoundChanges, ProcessSetting, Shared, changed, same
 
 State = Sequence[Mapping[str, Any]]
 """The values of all settings, in the order of the table."""
@@ -41,19 +41,19 @@ class Isolation:
         self._glances = [setting.glance for setting in settings if setting.glance is not None]
 
     @contextlib.contextmanager
-    def around(self, own: Changes) -> Iterator[Found]:
+    def around(self, own: Changes) -> Iterator[FoundChanges]:
         """Have a trial's ``own`` settings in force, and those of the process afterwards."""
         outside = self._read_outside()
         self._put(own)
         inside = self._read() if own else outside
-        found = Found()
+        found = FoundChanges()
         try:
             yield found
         finally:
             self._put_back(outside, inside, found)
             self._outside = outside
 
-    def _put_back(self, outside: list[Mapping[str, Any]], inside: State, found: Found) -> None:
+    def _put_back(self, outside: list[Mapping[str, Any]], inside: State, found: FoundChanges) -> None:
         for number, (setting, before, own) in enumerate(zip(self._settings, outside, inside, strict=True)):
             now = setting.values()
             if own is before and same(now, before):
