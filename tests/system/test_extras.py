@@ -67,7 +67,7 @@ def python(code: str, folder: Path, hidden: list[str]) -> str:
 
 def test_the_base_install_is_what_it_should_be() -> None:
     base = {module(requirement) for requirement in PROJECT["dependencies"]}
-    assert base == {"numpy", "pyarrow", "safetensors", "cloudpickle", "fsspec", "rich", "typer"}
+    assert base == {"numpy", "pyarrow", "safetensors", "cloudpickle", "fsspec", "rich", "typer", "typing_extensions"}
     assert {"matplotlib", "pandas", "scipy", "sklearn", "torch", "optuna", "ray", "ortools"} <= set(OPTIONAL)
 
 
