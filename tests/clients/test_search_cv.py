@@ -27,6 +27,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import hopfleet as hop
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.sklearn.folds import Table
+from tests.helpers.marks import long
 
 X, Y = load_breast_cancer(return_X_y=True)
 PIPELINE = make_pipeline(StandardScaler(), SGDClassifier(random_state=0))
@@ -245,6 +246,7 @@ def test_what_cannot_work_is_refused() -> None:
 CHECKED = hop.HopSearchCV(SGDClassifier(random_state=0), {"alpha": [1e-3, 1e-2]}, cv=2, epochs=1, random_state=0)
 
 
+@long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.helpers.fuzzing import fuzz
+from tests.helpers.marks import LONG
 
 TARGETS = "tests.helpers.fuzz_targets.bundles"
 
@@ -18,4 +17,4 @@ def test_some_damaged_bundles() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "count"), [("description", 1000), ("other_files", 200)])
 def test_many_damaged_bundles(target: str, count: int) -> None:
-    fuzz(f"{TARGETS}:{target}", range(1000, 1000 + count // (1 if os.environ.get("HOPFLEET_LONG") else 4)))
+    fuzz(f"{TARGETS}:{target}", range(1000, 1000 + count // (1 if LONG else 10)))

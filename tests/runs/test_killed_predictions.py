@@ -25,6 +25,7 @@ import numpy as np
 import hopfleet as hop
 from hopfleet.runs import inference
 from hopfleet.testing.tasks import CountingTask
+from tests.helpers.marks import long
 
 inference.PIECE_ROWS = 10
 
@@ -51,7 +52,7 @@ def parts(target: Path) -> set[str]:
     return set()
 
 
-@pytest.mark.parametrize(("name", "backend"), [("parts", "inline"), ("made.parquet", "local")])
+@pytest.mark.parametrize(("name", "backend"), [pytest.param("parts", "inline", marks=long), ("made.parquet", "local")])
 def test_killed_at_random_moments(tmp_path: Path, name: str, backend: str) -> None:
     variables = environment() | {"HOPFLEET_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]

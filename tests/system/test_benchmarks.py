@@ -41,6 +41,7 @@ def test_no_benchmark_is_left_out() -> None:
     assert files == set(NAMES)
 
 
+@long
 @pytest.mark.slow
 def test_contenders_on_two_cores() -> None:
     """Without Ray Tune, which is not there and would take long."""

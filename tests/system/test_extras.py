@@ -30,6 +30,7 @@ MODULES = {
     "pillow": "PIL",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
+    "typing-extensions": "typing_extensions",
 }
 """Names of packages that are imported under another name."""
 

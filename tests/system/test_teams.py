@@ -27,6 +27,7 @@ from hopfleet.store.local import open_journal
 from hopfleet.support.machine import Machine
 from hopfleet.worker.protocol import Beat, Report
 from tests.helpers import marks
+from tests.helpers.marks import long
 from tests.helpers.sample_tasks import Changing
 from tests.helpers.sample_tasks import DoubleNet as Net
 
@@ -202,7 +203,9 @@ def _trains(message: object) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_compiler")
-@pytest.mark.parametrize(("strategy", "reports"), [("ddp:2", range(9, 60, 17)), ("fsdp:2", range(9, 60, 17))])
+@pytest.mark.parametrize(
+    ("strategy", "reports"), [("ddp:2", range(9, 60, 17)), pytest.param("fsdp:2", range(9, 60, 17), marks=long)]
+)
 def test_killed_members_cost_nothing_but_time(strategy: str, reports: range) -> None:
     """Whichever process of a team dies, and when: no unit is lost or counted twice, and the bits stay."""
     options: Any = {"parallelism": strategy, "space": {"dropout": hop.choice([0.0, 0.3])}}

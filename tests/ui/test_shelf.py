@@ -19,6 +19,7 @@ from hopfleet.ui.application import Application
 from hopfleet.ui.metrics import exposition
 from hopfleet.ui.shelf import OPEN, Shelf
 from tests.helpers.cli import fitted
+from tests.helpers.marks import long
 
 
 def many(home: Path, count: int) -> Path:
@@ -57,7 +58,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=[pytest.mark.slow, long])])
 def test_a_list_is_one_scan_and_reads_each_journal_once(own_home: Path, counts: Counter[str], count: int) -> None:
     base = many(own_home, count)
     counts.clear()
