@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.marks import long
 from tests.helpers.processes import environment
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,6 @@ import numpy as np
 import hopfleet as hop
 from hopfleet.runs import inference
 from hopfleet.testing.tasks import CountingTask
-from tests.helpers.marks import long
 
 inference.PIECE_ROWS = 10
 
