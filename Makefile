@@ -34,8 +34,8 @@ $(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## a real model selection on real data, in about half a minute
 	$(BIN)/hopfleet demo
 
-# Processes of pytest. Some tests wait, so there are more than cores; threads of their own would only be in their way.
-JOBS ?= 4
+# Processes of pytest, for two cores; threads of their own would only be in their way.
+JOBS ?= 2
 # Temporary files of tests are in memory where it has room: each journal syncs each entry, for which tests would wait.
 MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 2>/dev/null && echo /dev/shm)
 PYTEST := OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest --durations=10
@@ -61,6 +61,8 @@ test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters
 # Tests that need a Ray cluster run in one process, where they share it. Some hosts have a /dev/shm of their own.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
 
+# Many of them wait.
+slow-tests: JOBS := 4
 slow-tests: $(VENV)/.dev
 	$(RUN) $(addprefix --ignore=,$(RAY_TESTS)) -m 'slow and not adapter'
 
