@@ -41,7 +41,7 @@ MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -g
 PYTEST := OMP_NUM_THREADS=1 $(if $(MEMORY),PYTEST_DEBUG_TEMPROOT=$(MEMORY)) $(BIN)/python -m pytest --durations=10
 # Tests of other frameworks are slow ones. All tests of one of them run in one process, which imports that one alone.
 ADAPTERS := keras jax lightning transformers
-RUN := $(PYTEST) --numprocesses=$(JOBS) --dist=worksteal \
+RUN = $(PYTEST) --numprocesses=$(JOBS) --dist=worksteal \
 	$(foreach name,$(ADAPTERS),--ignore-glob='*/frameworks/test_$(name)*.py')
 
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
