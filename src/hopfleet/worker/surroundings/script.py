@@ -34,7 +34,9 @@ class Output(NamedTuple):
         """Return how the root writes to its first stream; if it has none, how another of the script's loggers does."""
         root = logging.getLogger()
         for logger in [root, *root.manager.loggerDict.values()]:
-            if not isinstance(logger, logging.Logger) or not logger.handlers or _is_of_package(logger.name):
+            if not isinstance(logger, logging.Logger) or not logger.handlers:
+                continue
+            if logger is not root and _is_of_package(logger.name):
                 continue
             for handler in logger.handlers:
                 if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):

@@ -161,7 +161,7 @@ def _umask() -> int:
     with contextlib.suppress(OSError, IndexError):
         file = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return int(os.read(file, 4096).split(b"Umask:", 1)[1].split(maxsplit=1)[0], 8)
+            return int(os.read(file, 4096).split(b"\nUmask:", 1)[1].split(maxsplit=1)[0], 8)
         finally:
             os.close(file)
     found = os.umask(0o077)
