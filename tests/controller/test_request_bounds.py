@@ -181,7 +181,12 @@ def test_what_a_class_of_searches_cannot_do_is_known_without_its_state() -> None
 def test_values_of_any_depth_and_size_are_measured() -> None:
     assert excess(deep(DEPTH)) == "" and "at most 20 levels" in excess(deep(DEPTH + 1))
     assert excess([1] * (SIZE - 1)) == "" and "at most 1,000,000 characters" in excess([1] * SIZE)
+
+
+def test_spaces_and_their_values_have_a_greatest_depth() -> None:
     with pytest.raises(SpaceError, match="space: must have at most 20 levels"):
         spaces.check(deep(900))
+    with pytest.raises(SpaceError, match="value: must have at most 20 levels"):
+        spaces.plain(deep(DEPTH + 1))
     with pytest.raises(SpaceError, match="two of its keys are the same text"):
         spaces.plain({1: "a", "1": "b"})
