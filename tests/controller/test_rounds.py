@@ -9,12 +9,12 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain import messages as m
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 from tests.helpers.marks import LONG
 
 
 @dataclass(frozen=True)
-class Timed(Setting):
+class Timed(VirtualExperiment):
     """An experiment whose metrics follow from the configurations, at a speed of its own."""
 
     speed: int = 0
@@ -96,8 +96,9 @@ def test_a_budget_of_epochs_is_exact_in_rounds():
 
 
 def test_a_search_that_does_not_listen_needs_no_rounds():
-    assert not Run(Suite(lambda: hop.Random(trials=2)), Setting(deterministic=True)).controller.state.in_rounds
-    assert Run(Suite(SEARCHES["asha"]), Setting(deterministic=True)).controller.state.in_rounds
+    deterministic = VirtualExperiment(deterministic=True)
+    assert not Run(Suite(lambda: hop.Random(trials=2)), deterministic).controller.state.in_rounds
+    assert Run(Suite(SEARCHES["asha"]), deterministic).controller.state.in_rounds
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -12,7 +12,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.simulation.backend import Simulated
 from hopfleet.testing import virtual
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 
 VALID, ALL = 3, 111
 
@@ -41,7 +41,7 @@ class Suite:
 @pytest.mark.parametrize("seed", range(12))
 def test_every_epoch_has_each_partition_once(seed, monkeypatch):
     monkeypatch.setattr(virtual, "Simulated", Gathering)
-    run = Run(Suite(), Setting.made(seed, troubles=seed % 5, valid=VALID, diverging=0.0, failing=0.0)).go()
+    run = Run(Suite(), VirtualExperiment.made(seed, troubles=seed % 5, valid=VALID, diverging=0.0, failing=0.0)).go()
     ends = [message for message in run.messages if isinstance(message, m.EpochEnded)]
     assert ends
     for end in ends:

@@ -117,7 +117,7 @@ def test_a_worker_that_is_gone_holds_no_server_up(connected: Connect) -> None:
 
 @pytest.mark.parametrize(("size", "count"), [(1, 4), (10, 3), (99_000, 4), (1 << 20, 1), (1 << 20, 3)])
 def test_chunks_cover_all_weights_once_and_evenly(size: int, count: int) -> None:
-    chunks = [servers.Layout(size, count).chunks(number) for number in range(count)]
+    chunks = [servers.ServerLayout(size, count).chunks(number) for number in range(count)]
     covered = sorted(index for part in chunks for chunk in part for index in range(chunk.start, chunk.stop))
     assert covered == list(range(size))
     loads = [sum(chunk.stop - chunk.start for chunk in part) for part in chunks]

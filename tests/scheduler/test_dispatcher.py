@@ -15,7 +15,7 @@ from hopfleet.scheduler.policies import dispatcher
 from hopfleet.scheduler.policies.dispatcher import Dispatcher, _is_gathering, _untried
 from hopfleet.scheduler.policies.portfolio import for_solver
 from hopfleet.scheduler.shop_state import ShopState, Start
-from hopfleet.scheduler.shop_view import Layout
+from hopfleet.scheduler.shop_view import PartitionLayout
 from hopfleet.scheduler.speeds import EQUAL
 from tests.helpers.schedule_desk import Desk
 from tests.helpers.shop_floor import decide, shop_floor
@@ -112,7 +112,7 @@ def test_chains_are_planned_where_workers_differ_or_trials_wait_for_others(other
 
 def test_who_reads_what_is_looked_at_when_it_changes(monkeypatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr(dispatcher, "layout", lambda schedule: looked.append(1) or Layout.PINNED)
+    monkeypatch.setattr(dispatcher, "layout", lambda schedule: looked.append(1) or PartitionLayout.PINNED)
     schedule, policy = shop_floor("fast", "quick"), Waits()
     for _ in range(2):
         policy._find_layout(schedule)

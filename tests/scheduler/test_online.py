@@ -27,8 +27,7 @@ from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.shop_state import initial_state
 from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.asha import ASHA
-from hopfleet.testing.virtual import Run
-from hopfleet.testing.virtual import Setting as Experiment
+from hopfleet.testing.virtual import Run, VirtualExperiment
 from tests.helpers.online_runs import decide, run, solved
 from tests.helpers.schedule_desk import Desk, trial
 from tests.helpers.virtual.driver import Driver
@@ -169,7 +168,8 @@ def test_the_solver_and_a_search_that_pauses_trials(polls):
             return Exact(asks_later([], polls))
 
     for seed in range(4):
-        Answered(Promoting(), Experiment(seed=seed, workers=3, partitions=3, held=[[0], [1], [2]], steady=False)).go()
+        experiment = VirtualExperiment(seed=seed, workers=3, partitions=3, held=[[0], [1], [2]], steady=False)
+        Answered(Promoting(), experiment).go()
 
 
 def test_the_solver_is_missed_before_work_begins(monkeypatch):

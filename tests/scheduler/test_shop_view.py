@@ -12,7 +12,7 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.schedule import Schedule
-from hopfleet.scheduler.shop_view import Layout, ShopView, layout
+from hopfleet.scheduler.shop_view import PartitionLayout, ShopView, layout
 from hopfleet.scheduler.slots import Assignment
 from tests.helpers.schedule_desk import Desk, trial
 
@@ -20,13 +20,13 @@ from tests.helpers.schedule_desk import Desk, trial
 @pytest.mark.parametrize(
     ("workers", "found"),
     [
-        (((0,), (1,)), Layout.PINNED),
-        (((0,),), Layout.PINNED),
-        ((None,), Layout.PINNED),
-        (((0,), (0, 1)), Layout.REPLICATED),
-        ((None, (0,)), Layout.REPLICATED),
-        ((None, None), Layout.EVERYWHERE),
-        (((0, 1), None), Layout.EVERYWHERE),
+        (((0,), (1,)), PartitionLayout.PINNED),
+        (((0,),), PartitionLayout.PINNED),
+        ((None,), PartitionLayout.PINNED),
+        (((0,), (0, 1)), PartitionLayout.REPLICATED),
+        ((None, (0,)), PartitionLayout.REPLICATED),
+        ((None, None), PartitionLayout.EVERYWHERE),
+        (((0, 1), None), PartitionLayout.EVERYWHERE),
     ],
 )
 def test_layouts(workers, found):
@@ -36,9 +36,9 @@ def test_layouts(workers, found):
 def test_a_retired_worker_is_none_of_the_layout():
     desk = Desk(None, None, None)
     desk.schedule.retire("w2")
-    assert layout(desk.schedule) is Layout.EVERYWHERE
+    assert layout(desk.schedule) is PartitionLayout.EVERYWHERE
     desk.schedule.retire("w1")
-    assert layout(desk.schedule) is Layout.PINNED
+    assert layout(desk.schedule) is PartitionLayout.PINNED
 
 
 # ------------------------------------------------------------------------------------------- step by step

@@ -13,7 +13,7 @@ from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.testing.searches import SearchSuite
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 
 
 def controller_of(search, partitions=1):
@@ -85,7 +85,7 @@ def test_a_budget_of_epochs_is_exact(make, workers):
             return hop.Stopping(make(trials=None, max_epochs=9), [hop.Budget(epochs=20)])
 
     for seed in range(4):
-        run = Run(Suite(), Setting(seed=seed, workers=workers, partitions=3, steady=False)).go()
+        run = Run(Suite(), VirtualExperiment(seed=seed, workers=workers, partitions=3, steady=False)).go()
         assert len(of(m.EpochEnded, run.messages)) == 20
         assert sum(unit.unit.trains for unit in of(m.UnitFinished, run.messages)) == 60
         reasons = {end.reason for end in of(m.TrialEnded, run.messages)}
@@ -111,7 +111,7 @@ def test_a_small_asha_completes_its_best_trial():
         def make(self):
             return hop.ASHA(trials=4, max_epochs=9)
 
-    run = Run(Suite(), Setting(workers=2)).go()
+    run = Run(Suite(), VirtualExperiment(workers=2)).go()
     assert [end.state for end in of(m.TrialEnded, run.messages)] == [TrialState.COMPLETED]
     (best,) = of(m.TrialEnded, run.messages)
     last = {end.trial: end.metrics["loss"] for end in of(m.EpochEnded, run.messages) if end.epoch == 1}
@@ -123,7 +123,7 @@ def test_promotions_cost_no_training_twice():
         def make(self):
             return hop.ASHA(trials=9, max_epochs=9)
 
-    run = Run(Suite(), Setting(workers=2, partitions=3)).go()
+    run = Run(Suite(), VirtualExperiment(workers=2, partitions=3)).go()
     units = [message for message in run.messages if isinstance(message, m.RunUnit) and message.unit.trains]
     epochs = [message for message in run.messages if isinstance(message, m.EpochEnded)]
     assert len(units) == 3 * len(epochs) == 3 * sum(known.trained for known in run.known.values())

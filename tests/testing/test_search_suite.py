@@ -11,7 +11,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.domain import messages as m
 from hopfleet.testing.searches import SearchSuite
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 
 SIX = {"a": hop.choice([1, 2]), "b": hop.grid_search([3, 4, 5])}
 """A space of six points."""
@@ -250,7 +250,7 @@ def test_the_suite_finds_what_is_broken(fault, monkeypatch):
 
 
 def test_settings_contain_everything():
-    settings = [Setting.made(seed, troubles=6) for seed in range(200)]
+    settings = [VirtualExperiment.made(seed, troubles=6) for seed in range(200)]
     kinds = {kind for setting in settings for kind in setting.troubles.values()}
     assert kinds == {"add", "clone", "delete", "extend", "prioritise", "restart", "resume", "stop"}
     assert {setting.workers for setting in settings} == {1, 2, 3, 5, 40}
@@ -262,7 +262,7 @@ def test_runs_contain_everything():
     """What the suite is about really happens in its experiments."""
     kinds = Counter()
     for seed in range(40):
-        run = Run(TestPBT(), Setting.made(seed, troubles=6)).go()
+        run = Run(TestPBT(), VirtualExperiment.made(seed, troubles=6)).go()
         kinds.update(json.loads(text)[0] for text in run.journal())
         kinds.update(message.state for message in run.messages if isinstance(message, m.TrialEnded))
     wanted = {"UnitFailed", "WorkerLost", "OperatorAsked", "VersionLost", "CopyVersion", "TrialRolledBack"}

@@ -22,7 +22,7 @@ from hopfleet.planner.fleet.allocation import Fleet
 from hopfleet.planner.rates import Rates
 from hopfleet.planner.teams import Scaling, even_teams
 from hopfleet.simulation import layouts
-from hopfleet.simulation.layouts import Layout, simulate_scenario
+from hopfleet.simulation.layouts import DeviceGroups, simulate_scenario
 from hopfleet.simulation.scenario import Scenario, SimulatedNode
 
 DRY_UNITS = 2_000
@@ -128,12 +128,12 @@ class Nodes:
         """Return how fast a device of a node is."""
         return self.speeds.get(self.sorts.get(name, ""), 1.0)
 
-    def simulated(self, layout: Layout) -> tuple[SimulatedNode, ...]:
+    def simulated(self, layout: DeviceGroups) -> tuple[SimulatedNode, ...]:
         """Return the nodes, divided into these teams."""
         named = zip(self.devices.items(), layout, strict=True)
         return tuple(SimulatedNode(name, count, self.speed(name), teams=teams) for (name, count), teams in named)
 
-    def homes(self, layout: Layout) -> tuple[str, ...]:
+    def homes(self, layout: DeviceGroups) -> tuple[str, ...]:
         """Return the node of each team."""
         return tuple(name for name, teams in zip(self.devices, layout, strict=True) for _ in teams)
 

@@ -18,7 +18,7 @@ DRIFT = 0.05
 """Mean relative change of expected times, beyond the noise, from which on older plans are worthless."""
 
 
-class Layout(enum.Enum):
+class PartitionLayout(enum.Enum):
     """How partitions are distributed over workers."""
 
     EVERYWHERE = enum.auto()  #: every worker reads every partition
@@ -26,14 +26,14 @@ class Layout(enum.Enum):
     REPLICATED = enum.auto()  #: some partitions are on several workers
 
 
-def layout(schedule: Schedule) -> Layout:
+def layout(schedule: Schedule) -> PartitionLayout:
     """Return how the partitions of a schedule are distributed over its workers."""
     most = max(schedule.replicas(partition) for partition in range(schedule.partitions))
     if most <= 1:
-        return Layout.PINNED
+        return PartitionLayout.PINNED
     least = min(schedule.replicas(partition) for partition in range(schedule.partitions))
     staying = sum(not slot.retired for slot in schedule.slots.values())
-    return Layout.EVERYWHERE if least == staying else Layout.REPLICATED
+    return PartitionLayout.EVERYWHERE if least == staying else PartitionLayout.REPLICATED
 
 
 class ShopView:

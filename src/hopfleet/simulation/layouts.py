@@ -23,7 +23,7 @@ DRY_RUNS = 4
 ALIKE = 256
 """Layouts to compare; beyond that, all teams of a node have one size."""
 
-Layout = tuple[tuple[int, ...], ...]
+DeviceGroups = tuple[tuple[int, ...], ...]
 """The numbers of devices of each node's teams."""
 
 
@@ -42,22 +42,22 @@ def with_best_teams(scenario: Scenario, policy: str) -> Scenario:
     return divided(scenario, min(found, key=lambda layout: found[layout]))
 
 
-def dry_runs(scenario: Scenario, policy: str) -> dict[Layout, float]:
+def dry_runs(scenario: Scenario, policy: str) -> dict[DeviceGroups, float]:
     """Return the makespans of the layouts that may be best, by simulation."""
-    found: dict[Layout, float] = {}
+    found: dict[DeviceGroups, float] = {}
     for layout in _to_simulate(scenario):
         if _least_seconds(scenario, layout) < min(found.values(), default=math.inf):
             found[layout] = run(divided(scenario, layout), policy).simulation.makespan
     return found
 
 
-def divided(scenario: Scenario, layout: Layout) -> Scenario:
+def divided(scenario: Scenario, layout: DeviceGroups) -> Scenario:
     """Return a scenario with these teams."""
     nodes = zip(scenario.nodes, layout, strict=True)
     return replace(scenario, nodes=tuple(replace(node, team=1, teams=teams) for node, teams in nodes))
 
 
-def _to_simulate(scenario: Scenario) -> list[Layout]:
+def _to_simulate(scenario: Scenario) -> list[DeviceGroups]:
     devices = [node.devices for node in scenario.nodes]
     most = scenario.most or max(devices)
     always = [tuple(_teams_of(size, count) for count in devices) for size in (1, most)]
@@ -72,12 +72,12 @@ def _to_simulate(scenario: Scenario) -> list[Layout]:
     return _best(scenario, every, len(every))
 
 
-def _best(scenario: Scenario, layouts: Iterable[Layout], count: int) -> list[Layout]:
+def _best(scenario: Scenario, layouts: Iterable[DeviceGroups], count: int) -> list[DeviceGroups]:
     """Return the layouts that end soonest if no team ever waits."""
     return sorted(dict.fromkeys(layouts), key=lambda layout: _least_seconds(scenario, layout))[:count]
 
 
-def _alike(devices: Sequence[int]) -> list[Layout]:
+def _alike(devices: Sequence[int]) -> list[DeviceGroups]:
     """Return layouts in which nodes with as many devices are alike."""
     divisions = {count: list(_divisions(count)) for count in set(devices)}
     if math.prod(map(len, divisions.values())) > ALIKE:
@@ -103,7 +103,7 @@ def _teams_of(size: int, devices: int) -> tuple[int, ...]:
     return (size,) * (devices // size) + ((devices % size,) if devices % size else ())
 
 
-def _least_seconds(scenario: Scenario, layout: Layout) -> float:
+def _least_seconds(scenario: Scenario, layout: DeviceGroups) -> float:
     work = [scenario.epochs * scenario.rows / rate for rate in scenario.rates]
     speed = scenario.teams.speed
     nodes = zip(scenario.nodes, layout, strict=True)

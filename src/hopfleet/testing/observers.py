@@ -26,7 +26,7 @@ from hopfleet.search.pbt import PBT
 from hopfleet.search.random import Random
 from hopfleet.support.files import temporary_folder
 from hopfleet.support.logging import messages
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 
 EXPERIMENTS = 16
 """Experiments for each test of the suite."""
@@ -52,23 +52,23 @@ class CallbackSuite:
     def test_hooks_raise_nothing(self) -> None:
         for seed in range(self.experiments):
             with _raised() as errors:
-                self._run(Setting.made(seed, troubles=seed % 7), SEARCHES[seed % len(SEARCHES)])
+                self._run(VirtualExperiment.made(seed, troubles=seed % 7), SEARCHES[seed % len(SEARCHES)])
             assert not errors, errors[0]
 
     def test_experiments_are_the_same_without_the_callback(self) -> None:
         for seed in range(self.experiments // 2):
-            setting, search = Setting.made(seed, troubles=4), SEARCHES[seed % len(SEARCHES)]
+            setting, search = VirtualExperiment.made(seed, troubles=4), SEARCHES[seed % len(SEARCHES)]
             without = self._run(setting, search, Callback).journal()
             assert self._run(setting, search).journal() == without, f"another experiment with seed {seed}"
 
     def test_hooks_are_cheap(self) -> None:
         timed = _Timed(self.make())
-        self._run(Setting(workers=4, partitions=4), SEARCHES[0], lambda: timed)
+        self._run(VirtualExperiment(workers=4, partitions=4), SEARCHES[0], lambda: timed)
         mean = timed.seconds / max(1, timed.calls)
         assert mean <= self.cheap_seconds, f"{mean:.3g} seconds per call: hand longer work to a thread"
 
     def _run(
-        self, setting: Setting, search: Callable[[], Search], make: Callable[[], Callback] | None = None
+        self, setting: VirtualExperiment, search: Callable[[], Search], make: Callable[[], Callback] | None = None
     ) -> _ObservedRun:
         with temporary_folder() as folder:
             run = _ObservedRun(_Searched(search), setting, Path(folder), make or self.make)
@@ -91,7 +91,9 @@ class _Searched:
 class _ObservedRun(Run):
     """An experiment with the callback under test. A run that continues has a new callback, as in a new process."""
 
-    def __init__(self, suite: _Searched, setting: Setting, folder: Path, make: Callable[[], Callback]) -> None:
+    def __init__(
+        self, suite: _Searched, setting: VirtualExperiment, folder: Path, make: Callable[[], Callback]
+    ) -> None:
         self._folder, self._make = folder, make
         self._observer: CallbackObserver | None = None
         self._trained_by: dict[str, str] = {}

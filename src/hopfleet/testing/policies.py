@@ -20,7 +20,7 @@ from hopfleet.extend import Assignment, Policy, Search
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.random import Random
 from hopfleet.testing.searches import SearchSuite
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 
 EXPERIMENTS = 12
 """Experiments for each test of the suite."""
@@ -56,26 +56,26 @@ class PolicySuite:
 
     def test_one_worker_is_enough(self) -> None:
         for seed in range(self.experiments // 4):
-            self._run(Setting.made(seed, troubles=seed % 4, workers=1, partitions=3))
+            self._run(VirtualExperiment.made(seed, troubles=seed % 4, workers=1, partitions=3))
 
     def test_the_same_seed_gives_the_same_experiment(self) -> None:
         for setting in self._settings(troubles=4):
             assert self._run(setting).journal() == self._run(setting).journal(), f"another experiment for {setting}"
 
     def test_choices_are_cheap(self) -> None:
-        setting = Setting(workers=3, partitions=3, held=HELD[1], steady=False)
+        setting = VirtualExperiment(workers=3, partitions=3, held=HELD[1], steady=False)
         checked = self._run(setting, Random(trials=24, max_epochs=2)).checked
         mean = checked.seconds / checked.choices
         assert mean <= self.cheap_seconds, f"{mean:.3g} seconds per choice"
 
-    def _settings(self, troubles: int) -> list[Setting]:
+    def _settings(self, troubles: int) -> list[VirtualExperiment]:
         """Return settings with every layout, and with as many workers and partitions as the layout has."""
         return [
-            Setting.made(seed, troubles, workers=3, partitions=3, held=HELD[seed % len(HELD)])
+            VirtualExperiment.made(seed, troubles, workers=3, partitions=3, held=HELD[seed % len(HELD)])
             for seed in range(self.experiments)
         ]
 
-    def _run(self, setting: Setting, search: Search | None = None) -> _PolicyRun:
+    def _run(self, setting: VirtualExperiment, search: Search | None = None) -> _PolicyRun:
         run = _PolicyRun(self, setting, search or Random(trials=7, max_epochs=3))
         run.go()
         return run
@@ -84,7 +84,7 @@ class PolicySuite:
 class _PolicyRun(Run):
     """An experiment that asks the policy under test."""
 
-    def __init__(self, suite: PolicySuite, setting: Setting, search: Search) -> None:
+    def __init__(self, suite: PolicySuite, setting: VirtualExperiment, search: Search) -> None:
         self._make = suite.make
         super().__init__(_Searches(search), setting)
 

@@ -16,7 +16,7 @@ import time
 
 from hopfleet.domain import space as spaces
 from hopfleet.extend import Goal, Search, Trial
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 
 EXPERIMENTS = 40
 """Experiments for each test of the suite."""
@@ -44,7 +44,7 @@ class SearchSuite:
     def check(self, run: Run) -> None:
         """Check what this search in particular promises of a finished experiment. Overriding it is optional."""
 
-    def run(self, setting: Setting) -> Run:
+    def run(self, setting: VirtualExperiment) -> Run:
         """Run one experiment and check every step."""
         run = Run(self, setting).go()
         self.check(run)
@@ -52,31 +52,31 @@ class SearchSuite:
 
     def test_calm_experiments_end_within_their_bounds(self) -> None:
         for seed in range(self.experiments):
-            self.run(Setting.made(seed, troubles=0))
+            self.run(VirtualExperiment.made(seed, troubles=0))
 
     def test_troubled_experiments_end_within_their_bounds(self) -> None:
         for seed in range(self.experiments):
-            self.run(Setting.made(seed, troubles=6))
+            self.run(VirtualExperiment.made(seed, troubles=6))
 
     def test_one_worker_and_one_trial_at_a_time_are_enough(self) -> None:
         for seed in range(self.experiments // 4):
-            self.run(Setting.made(seed, troubles=seed % 4, workers=1, max_live=1))
+            self.run(VirtualExperiment.made(seed, troubles=seed % 4, workers=1, max_live=1))
 
     def test_the_same_seed_gives_the_same_experiment(self) -> None:
         for seed in range(self.experiments // 4):
-            setting = Setting.made(seed, troubles=4)
+            setting = VirtualExperiment.made(seed, troubles=4)
             assert self.run(setting).journal() == self.run(setting).journal(), f"another experiment with seed {seed}"
 
     def test_setup_starts_afresh(self) -> None:
         """Nothing is left of an earlier experiment with another seed and another goal."""
-        search, (setting, other) = self.make(), [Setting.made(seed, troubles=0) for seed in (1, 2)]
+        search, (setting, other) = self.make(), [VirtualExperiment.made(seed, troubles=0) for seed in (1, 2)]
         assert setting.goal != other.goal
         Run(self, other, search).go()
         found, expected = (Run(self, setting, which).go().journal() for which in (search, None))
         assert found == expected, "another experiment after another setup()"
 
     def test_its_description_is_json_and_says_the_same_each_time(self) -> None:
-        described = [Run(self, Setting()).search.describe() for _ in range(2)]
+        described = [Run(self, VirtualExperiment()).search.describe() for _ in range(2)]
         assert json.loads(json.dumps(described[0])) == described[1], f"{described[0]}: differs from {described[1]}"
 
     def test_suggestions_are_cheap(self) -> None:

@@ -19,7 +19,7 @@ from hopfleet.search.asha import ASHA
 from hopfleet.search.random import Random
 from hopfleet.search.stopping import Stopping
 from hopfleet.testing.searches import SearchSuite
-from hopfleet.testing.virtual import Run, Setting
+from hopfleet.testing.virtual import Run, VirtualExperiment
 
 EXPERIMENTS = 20
 """Experiments for each test and each search."""
@@ -44,17 +44,17 @@ class StoppingRuleSuite:
     def test_experiments_with_the_rule_end_within_their_bounds(self) -> None:
         for suite in self._suites():
             for seed in range(self.experiments):
-                suite.run(Setting.made(seed, troubles=seed % 7))
+                suite.run(VirtualExperiment.made(seed, troubles=seed % 7))
 
     def test_the_same_seed_gives_the_same_experiment(self) -> None:
         for suite in self._suites():
             for seed in range(self.experiments // 4):
-                setting = Setting.made(seed, troubles=4)
+                setting = VirtualExperiment.made(seed, troubles=4)
                 assert suite.run(setting).journal() == suite.run(setting).journal(), f"another one with seed {seed}"
 
     def test_setup_starts_afresh(self) -> None:
         for suite in self._suites():
-            search, setting = suite.make(), Setting.made(1, troubles=0)
+            search, setting = suite.make(), VirtualExperiment.made(1, troubles=0)
             first = Run(suite, setting, search).go().journal()
             assert Run(suite, setting, search).go().journal() == first, "another experiment after another setup()"
 

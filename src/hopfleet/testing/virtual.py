@@ -40,7 +40,7 @@ class Searched(Protocol):
 
 
 @dataclass(frozen=True)
-class Setting:
+class VirtualExperiment:
     """One experiment: its size, its learning curves, and what happens at which step."""
 
     seed: int = 0
@@ -60,7 +60,7 @@ class Setting:
     held: Sequence[Sequence[int]] | None = None  #: the partitions that each worker can read; None stands for all
 
     @classmethod
-    def made(cls, seed: int, troubles: int, **given: Any) -> Setting:
+    def made(cls, seed: int, troubles: int, **given: Any) -> VirtualExperiment:
         """Return the setting that follows from ``seed``, with up to ``troubles`` faults."""
         rng = random.Random(f"setting {seed} {troubles}")
         kinds = ("add", "clone", "delete", "extend", "prioritise", "restart", "restart", "resume", "stop")
@@ -184,7 +184,7 @@ class Known:
 class Run:
     """One experiment from its first event to its last, checked at every step."""
 
-    def __init__(self, suite: Searched, setting: Setting, search: Search | None = None) -> None:
+    def __init__(self, suite: Searched, setting: VirtualExperiment, search: Search | None = None) -> None:
         self.suite, self.setting = suite, setting
         self.rng = setting.draw("run")
         self.messages: list[m.Message] = []

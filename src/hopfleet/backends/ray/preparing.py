@@ -32,7 +32,7 @@ from hopfleet.data.etl.chunks import Chunk
 from hopfleet.data.etl.listing import SourceFile
 from hopfleet.data.etl.pool import Numbered, Pool, portable
 from hopfleet.data.etl.target import clear
-from hopfleet.data.etl.work import Made, Share, make_chunk
+from hopfleet.data.etl.work import Made, PartitionRows, make_chunk
 from hopfleet.data.files import as_batch, from_batch, write_cells
 from hopfleet.data.folders import Folder, RemoteFolder, cache_folder
 from hopfleet.data.manifest import PartitionFile
@@ -124,7 +124,7 @@ class RayPool(Pool):
         return [dataclasses.replace(chunk, table=found[number], start=0) for number, chunk in enumerate(chunks)]
 
     def gathering(
-        self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], shares: Sequence[Share],
+        self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], shares: Sequence[PartitionRows],
         columns: Mapping[str, Column],
     ) -> tuple[Callable[..., Any], Iterable[tuple[Any, ...]]]:  # fmt: skip
         if isinstance(self._target, RemoteFolder) and not any((self._space / "parts").glob("*.pickle")):

@@ -28,7 +28,7 @@ from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
 from hopfleet.data.etl.listing import SourceFile
 from hopfleet.data.etl.memory import HELD_BYTES, Memory
-from hopfleet.data.etl.work import Made, Share, gather
+from hopfleet.data.etl.work import Made, PartitionRows, gather
 from hopfleet.errors import DataError, HopfleetError
 from hopfleet.support.registry import Homes
 
@@ -89,7 +89,7 @@ class Pool:
         return chunks
 
     def gathering(
-        self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], shares: Sequence[Share],
+        self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], shares: Sequence[PartitionRows],
         columns: Mapping[str, Column],
     ) -> tuple[Callable[..., Any], Iterable[tuple[Any, ...]]]:  # fmt: skip
         """Return the function that writes a partition, and the tasks for all. ``makes`` are the tasks of the chunks."""

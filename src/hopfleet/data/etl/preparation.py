@@ -46,7 +46,7 @@ from hopfleet.data.etl.recipe import (
 from hopfleet.data.etl.splitting import Split, as_split, assign, leaks
 from hopfleet.data.etl.statistics import merged
 from hopfleet.data.etl.target import PREPARED, find_existing, open_prepared, put_in_place
-from hopfleet.data.etl.work import Made, Share, TooManyFailures, fit_chunk, fitted_early, make_chunk
+from hopfleet.data.etl.work import Made, PartitionRows, TooManyFailures, fit_chunk, fitted_early, make_chunk
 from hopfleet.data.etl.workspace import Workspace, workspace_for
 from hopfleet.data.folders import open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
@@ -366,7 +366,7 @@ class _Preparation:
             if made.rows:
                 schema.extend(made.columns, made.rows)
         built, partitions, seed = self._space.path / "built", self._job["partitions"], self._job["seed"]
-        shares: list[Share] = []
+        shares: list[PartitionRows] = []
         for split, name in enumerate(names):
             rows = sum(made.bounds[split + 1] - made.bounds[split] for made in mades)
             if rows < partitions:
@@ -378,7 +378,7 @@ class _Preparation:
                 raise DataError(text)
             make_folder(built / name)
             paths = [built / name / partition_name(index) for index in range(partitions)]
-            shares += [Share(split, index, deals[split], path) for index, path in enumerate(paths)]
+            shares += [PartitionRows(split, index, deals[split], path) for index, path in enumerate(paths)]
         self._progress.stage("gathering", len(shares))
         function, tasks = self._pool.gathering(makes, mades, shares, schema.columns)
         with ThreadPoolExecutor(1) as beside:  # a partition becomes durable while others are gathered

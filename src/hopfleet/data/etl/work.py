@@ -285,7 +285,7 @@ def joined(columns: Mapping[str, Column], pieces: Sequence[Mapping[str, Cells]],
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartitionRows:
     """One partition of a split: the rows of all chunks that it gets, and the file to write."""
 
     split: int
@@ -294,7 +294,7 @@ class Share:
     path: Path
 
 
-def gather(mades: Sequence[Made], share: Share, columns: Mapping[str, Column]) -> PartitionFile:
+def gather(mades: Sequence[Made], share: PartitionRows, columns: Mapping[str, Column]) -> PartitionFile:
     """Write a partition, its rows in the order of the source. The file is not durable yet."""
     picks = [each.rows(share.index) for each in share.deals]
     builders = {name: Builder(column, sum(map(len, picks))) for name, column in columns.items()}

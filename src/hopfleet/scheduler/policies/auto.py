@@ -23,7 +23,7 @@ from hopfleet.scheduler.policies.portfolio import EFFORT, ByPortfolio
 from hopfleet.scheduler.policies.replicated import Replicated
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import DispatchRule, ShopState, Start
-from hopfleet.scheduler.shop_view import Layout
+from hopfleet.scheduler.shop_view import PartitionLayout
 from hopfleet.scheduler.slots import Assignment
 
 MANY = 64
@@ -83,7 +83,7 @@ class Auto(Dispatcher):
         self._known = False
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
-        everywhere = self._find_layout(schedule) is Layout.EVERYWHERE
+        everywhere = self._find_layout(schedule) is PartitionLayout.EVERYWHERE
         # Where all workers read all partitions, no worker waits, and it matters that no long trial is left at the end.
         ends = everywhere and schedule.suggestions_left <= len(schedule.trials)
         if schedule.more_to_come and not ends and not self._plans_chains(schedule):

@@ -21,7 +21,7 @@ from hopfleet.scheduler.policies.unequal import Unequal
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
-from hopfleet.scheduler.shop_view import Layout, ShopView, layout
+from hopfleet.scheduler.shop_view import PartitionLayout, ShopView, layout
 from hopfleet.scheduler.slots import Assignment, Slot
 from hopfleet.scheduler.speeds import EQUAL
 
@@ -35,7 +35,7 @@ class Dispatcher(ABC):
         self._unequal = Unequal()
         self._can_balance = installed()
         self._layouts: int | None = None
-        self._layout: Layout
+        self._layout: PartitionLayout
         #: The starts of the last choice still to be made, and when they are valid: ends of units, news, idle ones.
         self._starts: list[Start] = []
         self._moment: tuple[int, int, set[int], set[int]] | None = None
@@ -44,24 +44,24 @@ class Dispatcher(ABC):
         found = self._find_layout(schedule)
         if self._plans_chains(schedule):
             return self._unequal(schedule, rng)
-        if found is Layout.EVERYWHERE and (untried := _untried(schedule)) is not None:
+        if found is PartitionLayout.EVERYWHERE and (untried := _untried(schedule)) is not None:
             progress, slot = untried
             # The model may still have to be saved.
             return next_unit(schedule, progress, slot) if schedule.options(progress, slot) else None
-        if found is Layout.EVERYWHERE or self._too_many(schedule):
+        if found is PartitionLayout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
-        if found is Layout.REPLICATED:
+        if found is PartitionLayout.REPLICATED:
             # Balancing needs SciPy, which the base install leaves out.
             return self._replicated(schedule, rng) if self._can_balance else longest_remaining(schedule, rng)
         return self._in_shop(schedule, rng)
 
     def _plans_chains(self, schedule: Schedule) -> bool:
         """Whether all workers read all partitions, and some are faster than others, or some trials wait for others."""
-        if self._find_layout(schedule) is not Layout.EVERYWHERE:
+        if self._find_layout(schedule) is not PartitionLayout.EVERYWHERE:
             return False
         return len(schedule.classes) > 1 or (schedule.chained and not schedule.sticky)
 
-    def _find_layout(self, schedule: Schedule) -> Layout:
+    def _find_layout(self, schedule: Schedule) -> PartitionLayout:
         if schedule.layouts != self._layouts:
             self._layouts = schedule.layouts
             self._layout = layout(schedule)

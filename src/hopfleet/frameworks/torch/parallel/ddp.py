@@ -12,7 +12,7 @@ SHARES = "each member normalizes its own share of the batch, and the running sta
 """What happens to BatchNorm where members train on shares of each batch."""
 
 
-class _Steps(TeamSteps):
+class _AllReduceSteps(TeamSteps):
     def update(self) -> None:
         add_gradients(list(self._trial.model.parameters()))
         super().update()
@@ -31,7 +31,7 @@ class Ddp(Strategy):
         warn_of_batch_norm(trial)
 
     def steps(self, trial: SpreadTrial) -> TeamSteps:
-        return _Steps(trial)
+        return _AllReduceSteps(trial)
 
 
 def warn_of_batch_norm(trial: SpreadTrial, what: str = SHARES) -> None:

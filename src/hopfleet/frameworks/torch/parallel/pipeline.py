@@ -58,7 +58,7 @@ class _Output(torch.nn.Module):
         return self._output.pop()
 
 
-class _Steps(TeamSteps):
+class _PipelineSteps(TeamSteps):
     def __init__(self, trial: SpreadTrial, strategy: Pipeline) -> None:
         super().__init__(trial)
         self._spread, self._strategy = trial, strategy
@@ -114,7 +114,7 @@ class Pipeline(Strategy):
                         state[key] = value.to(team.device)
 
     def steps(self, trial: SpreadTrial) -> TeamSteps:
-        return _Steps(trial, self)
+        return _PipelineSteps(trial, self)
 
     # ------------------------------------------------------------------------------------------------- training
 

@@ -22,7 +22,7 @@ from hopfleet.frameworks.torch.steps import rows_of
 Parameters = list[torch.nn.Parameter]
 
 
-class _Steps(TeamSteps):
+class _ServerSteps(TeamSteps):
     def __init__(self, trial: SpreadTrial, served: list[Parameters]) -> None:
         super().__init__(trial)
         self._served, self._rank = served, trial.team.rank
@@ -106,7 +106,7 @@ class Ps(Strategy):
             yield [*dealt, *[None] * self._only_serve]
 
     def steps(self, trial: SpreadTrial) -> TeamSteps:
-        return _Steps(trial, self._served)
+        return _ServerSteps(trial, self._served)
 
     def collect(self, trial: SpreadTrial) -> checkpoint.State:
         """Bring the optimizers' states of all servers to the first member for a moment."""

@@ -81,7 +81,7 @@ def _socket(link: Connection) -> socket.socket:
         return socket.socket(fileno=os.dup(link.fileno()))
 
 
-class _Steps(TeamSteps):
+class _AsyncServerSteps(TeamSteps):
     def __init__(self, trial: SpreadTrial, mesh: Mesh) -> None:
         super().__init__(trial)
         (self._optimizer,) = trial.optimizers
@@ -153,7 +153,7 @@ class PsAsync(Strategy):
     def steps(self, trial: SpreadTrial) -> TeamSteps:
         mesh = trial.cache.part(Mesh)
         mesh.connect(trial.team)
-        return _Steps(trial, mesh)
+        return _AsyncServerSteps(trial, mesh)
 
     def deal(self, batches: Iterable[Batch], size: int) -> Iterator[list[Share | None]]:
         """Deal whole batches to the members in turn."""

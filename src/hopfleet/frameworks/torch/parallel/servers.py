@@ -36,7 +36,7 @@ State = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ServerLayout:
     """Return which slices of the flat vector are on which server."""
 
     size: int
@@ -114,7 +114,7 @@ class Remote:
         self._parameters = parameters
         self._weights = flattened(parameters)
         self._gradient = torch.zeros_like(self._weights)
-        layout = Layout(len(self._weights), len(servers))
+        layout = ServerLayout(len(self._weights), len(servers))
         self._links = [
             _Link(connection, self._gradient, self._weights, layout.chunks(server))
             for server, connection in enumerate(servers)
@@ -236,7 +236,7 @@ class Server:
     def __init__(self, optimizer: Optimizer, *, number: int, of: int, workers: int) -> None:
         weights, state = flattened(parameters_of(optimizer)), state_of(optimizer)
         self._size = len(weights)
-        self._slices = Layout(self._size, of).chunks(number)
+        self._slices = ServerLayout(self._size, of).chunks(number)
         self._chunks = [
             _Chunk(weights[part].clone(), optimizer, {name: _part(flat, part) for name, flat in state.items()}, workers)
             for part in self._slices

@@ -22,7 +22,7 @@ from hopfleet.frameworks.torch.parallel.wire import Value
 Parameters = list[torch.nn.Parameter]
 
 
-class _Steps(TeamSteps):
+class _SpillSteps(TeamSteps):
     def __init__(self, trial: SpreadTrial, groups: list[Parameters], counts_there: list[bool]) -> None:
         super().__init__(trial)
         self._groups = groups
@@ -105,7 +105,7 @@ class Spill(Strategy):
             module.forward = _visiting(module, module.forward, trial.device)
 
     def steps(self, trial: SpreadTrial) -> TeamSteps:
-        return _Steps(trial, self._groups, self._counts_there)
+        return _SpillSteps(trial, self._groups, self._counts_there)
 
 
 def _visiting(module: torch.nn.Module, forward: Callable[..., Value], device: torch.device) -> Callable[..., Value]:

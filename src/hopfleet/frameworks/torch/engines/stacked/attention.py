@@ -96,7 +96,7 @@ def _step_by_step(
     return dropout(weights, rate) @ value
 
 
-class Context(FunctionCtx):
+class AttentionContext(FunctionCtx):
     """The context of ``Attention``: the options of the forward pass."""
 
     options: tuple[float, bool, float | None, bool]
@@ -122,13 +122,13 @@ class Attention(torch.autograd.Function):
         return _operations.attention(query, key, value, _expanded(mask, query, key), rate, causal, scale)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
+    def setup_context(ctx: AttentionContext, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
         ctx.options = inputs[4:]
         ctx.save_for_backward(*inputs[:4], *output)
         ctx.mark_non_differentiable(*output[1:])
 
     @staticmethod
-    def backward(ctx: Context, grad: Table, *_: Table) -> tuple[Table | None, ...]:
+    def backward(ctx: AttentionContext, grad: Table, *_: Table) -> tuple[Table | None, ...]:
         found = Backward.apply(grad, *ctx.saved_tensors, *ctx.options)  # type: ignore[no-untyped-call]
         return *found, *(None for _ in (0, *ctx.options))
 

@@ -36,7 +36,7 @@ def cross_entropy(
     )
 
 
-class Context(FunctionCtx):
+class CrossEntropyContext(FunctionCtx):
     """The context of ``CrossEntropy``: the option of the forward pass."""
 
     ignore_index: int
@@ -52,14 +52,14 @@ class CrossEntropy(torch.autograd.Function):
         return torch.nn.functional.nll_loss(logs, target, ignore_index=ignore_index, reduction="none"), logs
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, Table]) -> None:
+    def setup_context(ctx: CrossEntropyContext, inputs: tuple[Argument, ...], output: tuple[Table, Table]) -> None:
         _, target, ctx.ignore_index = inputs
         ctx.save_for_backward(output[1], target)
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)  # no table of zeros for the logarithms
 
     @staticmethod
-    def backward(ctx: Context, grad: Table, _: None) -> tuple[Table | None, ...]:
+    def backward(ctx: CrossEntropyContext, grad: Table, _: None) -> tuple[Table | None, ...]:
         found: Table = Backward.apply(grad, *ctx.saved_tensors, ctx.ignore_index)  # type: ignore[no-untyped-call]
         return found, None, None
 

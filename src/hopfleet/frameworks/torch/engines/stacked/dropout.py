@@ -99,7 +99,7 @@ def dropout(x: Table, p: float | Table = 0.5, training: bool = True, inplace: bo
     return torch.nn.functional.dropout(x, p, training, inplace)
 
 
-class Context(FunctionCtx):
+class DropoutContext(FunctionCtx):
     """The context of dropout: the rate, and the seed that was drawn."""
 
     saved_tensors: tuple[Table, ...]
@@ -114,12 +114,12 @@ class Drop(torch.autograd.Function):
         return found.squeeze(0), seed
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, Table]) -> None:
+    def setup_context(ctx: DropoutContext, inputs: tuple[Argument, ...], output: tuple[Table, Table]) -> None:
         ctx.save_for_backward(inputs[1], output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Context, grad: Table, _: Table) -> tuple[Table, None]:
+    def backward(ctx: DropoutContext, grad: Table, _: Table) -> tuple[Table, None]:
         return DropAgain.apply(grad, *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
 
     @staticmethod

@@ -26,7 +26,7 @@ from hopfleet.frameworks.torch.engines.common import CommonConfig, Differs, comp
 from hopfleet.frameworks.torch.engines.stacked import onednn
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.dropout import Dropout, use_rates, without_dropout
-from hopfleet.frameworks.torch.engines.stacked.layout import Layout
+from hopfleet.frameworks.torch.engines.stacked.layout import StackLayout
 from hopfleet.frameworks.torch.engines.stacked.linear import replace_composed
 from hopfleet.frameworks.torch.engines.stacked.models import constants, form
 from hopfleet.frameworks.torch.engines.stacked.operations import CertainOperations, StackedOperations
@@ -67,7 +67,7 @@ def alike(found: Table, expected: Table, compiled: bool) -> bool:
 class Gradients:
     """The loss of all members as a function of stacked tensors, and its gradients."""
 
-    def __init__(self, sessions: Sequence[TorchSession], layout: Layout, parameters: Mapping[str, Table]) -> None:
+    def __init__(self, sessions: Sequence[TorchSession], layout: StackLayout, parameters: Mapping[str, Table]) -> None:
         self._sessions = sessions
         self._layout = layout
         self._parameters = parameters

@@ -31,7 +31,7 @@ class Group(NamedTuple):
     settings: dict[str, Table]
 
 
-class Layout:
+class StackLayout:
     """The columns of all parameters that the optimizers of the members hold."""
 
     def __init__(self, sessions: Sequence[TorchSession]) -> None:

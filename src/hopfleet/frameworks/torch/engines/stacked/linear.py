@@ -205,7 +205,7 @@ def epilogue(product: Table, bias: Table, activation: int = 0, beside: Table | N
     return found
 
 
-class Context(FunctionCtx):
+class LinearContext(FunctionCtx):
     """The context of an epilogue: its activation."""
 
     activation: int
@@ -222,13 +222,13 @@ class Epilogue(torch.autograd.Function):
         return _forward(product.unsqueeze(0), bias.unsqueeze(0), other, activation).squeeze(0)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: Table) -> None:
+    def setup_context(ctx: LinearContext, inputs: tuple[Argument, ...], output: Table) -> None:
         product, bias, beside, ctx.activation = inputs
         ctx.summed = beside is not None
         ctx.save_for_backward(bias, *([product] if ctx.activation else []))
 
     @staticmethod
-    def backward(ctx: Context, grad: Table) -> tuple[Table | None, ...]:
+    def backward(ctx: LinearContext, grad: Table) -> tuple[Table | None, ...]:
         bias, *product = ctx.saved_tensors
         inputs = grad, bias, product[0] if product else None, ctx.activation
         found = EpilogueBackward.apply(*inputs)  # type: ignore[no-untyped-call]

@@ -223,7 +223,7 @@ def layer_norm(
     return found, same
 
 
-class Context(FunctionCtx):
+class NormKernelContext(FunctionCtx):
     """The context of ``Norm``."""
 
     saved_tensors: tuple[Table, ...]
@@ -238,7 +238,7 @@ class Norm(torch.autograd.Function):
         return tuple(one.squeeze(0) for one in found)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
+    def setup_context(ctx: NormKernelContext, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
         _, means, scales, _ = output
         ctx.save_for_backward(*inputs[:2], means, scales)
         ctx.mark_non_differentiable(means, scales)
@@ -246,7 +246,7 @@ class Norm(torch.autograd.Function):
 
     @staticmethod
     def backward(
-        ctx: Context, grad: Table | None, means: None, scales: None, beside: Table | None
+        ctx: NormKernelContext, grad: Table | None, means: None, scales: None, beside: Table | None
     ) -> tuple[Table | None, ...]:
         if grad is None:
             return beside, None, None, None

@@ -49,7 +49,7 @@ def rms_norm(x: Table, normalized_shape: Shape, weight: Table | None = None, eps
     return found * weight if learns and weight is not None else found
 
 
-class Context(FunctionCtx):
+class NormContext(FunctionCtx):
     """The context of a norm: the dimensions that are normalized."""
 
     shape: Shape
@@ -64,14 +64,14 @@ class LayerNorm(torch.autograd.Function):
         return _compat.layer_norm(x, shape, eps)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
+    def setup_context(ctx: NormContext, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
         x, ctx.shape, _ = inputs
         ctx.save_for_backward(x, *output[1:])
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Context, grad: Table, *_: None) -> tuple[Table | None, ...]:
+    def backward(ctx: NormContext, grad: Table, *_: None) -> tuple[Table | None, ...]:
         found: Table = LayerNormBackward.apply(grad, *ctx.saved_tensors, ctx.shape)  # type: ignore[no-untyped-call]
         return found, None, None
 
@@ -105,11 +105,11 @@ class Affine(torch.autograd.Function):
         return torch.addcmul(bias, x, weight)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: Table) -> None:
+    def setup_context(ctx: NormContext, inputs: tuple[Argument, ...], output: Table) -> None:
         ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
-    def backward(ctx: Context, grad: Table) -> tuple[Table, ...]:
+    def backward(ctx: NormContext, grad: Table) -> tuple[Table, ...]:
         x, weight = ctx.saved_tensors
         return grad * weight, (grad * x).sum_to_size(weight.shape), grad.sum_to_size(weight.shape)
 
@@ -122,14 +122,14 @@ class RmsNorm(torch.autograd.Function):
         return _compat.rms_norm(x, shape, weight, eps)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, Table]) -> None:
+    def setup_context(ctx: NormContext, inputs: tuple[Argument, ...], output: tuple[Table, Table]) -> None:
         x, weight, ctx.shape, _ = inputs
         ctx.save_for_backward(x, output[1], *(() if weight is None else (weight,)))
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Context, grad: Table, _: None) -> tuple[Table | None, ...]:
+    def backward(ctx: NormContext, grad: Table, _: None) -> tuple[Table | None, ...]:
         x, scales, *weight = ctx.saved_tensors
         inputs = grad, x, scales, weight[0] if weight else None, ctx.shape
         found: Table = RmsNormBackward.apply(*inputs)  # type: ignore[no-untyped-call]

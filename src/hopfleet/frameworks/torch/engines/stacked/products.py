@@ -81,7 +81,7 @@ def product(x: Table, weight: Table) -> Table:
     return found
 
 
-class Context(FunctionCtx):
+class ProductContext(FunctionCtx):
     """The context of a product: its factors."""
 
     saved_tensors: tuple[Table, ...]
@@ -95,11 +95,11 @@ class Product(torch.autograd.Function):
         return torch.nn.functional.linear(x, weight)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: Table) -> None:
+    def setup_context(ctx: ProductContext, inputs: tuple[Argument, ...], output: Table) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Context, grad: Table) -> tuple[Table, Table]:
+    def backward(ctx: ProductContext, grad: Table) -> tuple[Table, Table]:
         x, weight = ctx.saved_tensors
         of_weight = torch.matmul(grad.flatten(0, -2).transpose(0, 1), x.flatten(0, -2))
         return InputGradient.apply(grad, weight), of_weight  # type: ignore[no-untyped-call]

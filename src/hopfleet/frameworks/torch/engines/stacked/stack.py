@@ -22,7 +22,7 @@ from hopfleet.frameworks.torch.engines.stacked.cache import Findings, Proof, Sta
 from hopfleet.frameworks.torch.engines.stacked.deferred import Escaped
 from hopfleet.frameworks.torch.engines.stacked.gradients import CLOSE, Gradients, alike
 from hopfleet.frameworks.torch.engines.stacked.kernels import SETTINGS, AdamKernel, adam_kernel
-from hopfleet.frameworks.torch.engines.stacked.layout import Group, Layout
+from hopfleet.frameworks.torch.engines.stacked.layout import Group, StackLayout
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, decoupled, settings_of, state_names
 from hopfleet.frameworks.torch.session import TorchSession
@@ -38,7 +38,7 @@ class Stack:
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         self.sessions = sessions
         self._cache = sessions[0].cache
-        self._layout = layout = Layout(sessions)
+        self._layout = layout = StackLayout(sessions)
         rows = [layout.in_columns([p.detach() for p in layout.parameters(row)]) for row in layout.rows]
         self.weights = torch.stack(rows)
         parameters = layout.views(self.weights)

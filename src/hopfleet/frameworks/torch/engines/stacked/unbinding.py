@@ -25,7 +25,7 @@ def unbind(x: Table, dim: int = 0) -> tuple[Table, ...]:
     return found
 
 
-class Context(FunctionCtx):
+class UnbindingContext(FunctionCtx):
     """The context of ``Unbind``: the dimension, and all dimensions in the order of memory."""
 
     dim: int
@@ -40,12 +40,12 @@ class Unbind(torch.autograd.Function):
         return x.unbind(dim)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
+    def setup_context(ctx: UnbindingContext, inputs: tuple[Argument, ...], output: tuple[Table, ...]) -> None:
         x, ctx.dim = inputs
         ctx.order = sorted(range(x.ndim), key=lambda number: -x.stride(number))
 
     @staticmethod
-    def backward(ctx: Context, *grads: Table) -> tuple[Table, None]:
+    def backward(ctx: UnbindingContext, *grads: Table) -> tuple[Table, None]:
         found: Table = Joined.apply(ctx.dim, ctx.order, *grads)  # type: ignore[no-untyped-call]
         return found, None
 
