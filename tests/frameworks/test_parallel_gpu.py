@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import hopfleet as hop
@@ -21,6 +22,9 @@ from hopfleet.frameworks.torch.parallel import choose
 from hopfleet.frameworks.torch.parallel.session import TeamSession
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.testing.strategies import open_by_name, with_team
+from tests.helpers.team_tasks import Net
+from tests.helpers.team_tasks import batches as team_batches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
@@ -155,3 +159,42 @@ def test_a_team_of_one_over_nccl_trains_like_a_device(strategy: str, tmp_path: P
             torch.testing.assert_close(found[name], tensor.cpu(), rtol=1e-5, atol=1e-5)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def train_together(strategy: str, folder: Path) -> None:
+    """Compare two members that share a GPU with one that has it alone. The parent's CUDA would not survive a fork."""
+    task: Any = Net()
+
+    def work(team: TorchTeam, members: list[int]) -> list[str]:
+        train_here(open_by_name(task, team)({}, 1, 1, strategy), folder / "team")
+        return [distributed.get_backend(), torch.cuda.get_device_name()]
+
+    assert with_team(task, 2, work, device="cuda:0")[0] == "gloo"
+    train_here(TorchSession(task, {}, seed=1, device="cuda:0", threads=1), folder / "alone")
+    found, wanted = (checkpoint.weights(folder / name) for name in ("team", "alone"))
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
+
+
+def train_here(session: TorchSession, path: Path) -> None:
+    for _ in range(3):
+        session.train(on_gpu(), last=True)
+        session.evaluate(on_gpu(), seed=0)
+    session.save(path)
+
+
+def on_gpu() -> Any:
+    found = team_batches()
+    for batch in found:
+        batch.update({name: tensor.cuda() for name, tensor in batch.items()})
+    return found
+
+
+# Gloo sends no CUDA tensors from one member to another, as pipelines need, and has not all that FSDP needs.
+@pytest.mark.parametrize("strategy", ["ddp", "ps", "ps/1+1"])
+def test_two_members_share_a_gpu(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Otherwise the question whether there is a GPU, at the top of this module, opens it.
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(train_together, strategy, tmp_path).result()

@@ -49,16 +49,22 @@ def open_by_name(task: TorchTask, team: TorchTeam) -> Callable[..., TorchSession
 
 
 def with_team(
-    task: TorchTask, size: int, work: Callable[[TorchTeam, list[int]], Any], opener: Open = open_by_name, at: str = ""
+    task: TorchTask,
+    size: int,
+    work: Callable[[TorchTeam, list[int]], Any],
+    opener: Open = open_by_name,
+    at: str = "",
+    device: str = "cpu",
 ) -> Any:
-    """Form a team on the CPU and do some work in its first member; return what ``work`` returns, or raise its error.
+    """Form a team that shares a device and do some work in its first member; return what ``work`` returns, or raise.
 
     ``work`` takes the first member's team and the process ids of the other members. With an address ``at`` which they
-    meet, the members share no files, as if each were on a machine of its own.
+    meet, the members share no files, as if each were on a machine of its own. Members are forked: a process that has
+    used a GPU can have no team on it.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_lead, args=(task, size, work, opener, at, theirs))
+    process = context.Process(target=_lead, args=(task, Placement((device,) * size), work, opener, at, theirs))
     process.start()
     theirs.close()
     try:
@@ -73,10 +79,15 @@ def with_team(
 
 
 def _lead(
-    task: TorchTask, size: int, work: Callable[[TorchTeam, list[int]], Any], opener: Open, at: str, answer: Connection
+    task: TorchTask,
+    placement: Placement,
+    work: Callable[[TorchTeam, list[int]], Any],
+    opener: Open,
+    at: str,
+    answer: Connection,
 ) -> None:
     torch.set_num_threads(1)
-    placement = Placement(("cpu",) * size)
+    size = len(placement.devices)
     pairs = [socket.socketpair() for _ in range(size - 1)]
     pids = [_follow(task, rank, placement, pairs, opener, at) for rank in range(1, size)]
     links = []

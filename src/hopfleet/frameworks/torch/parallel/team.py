@@ -117,7 +117,11 @@ class TorchTeam(Team):
             raise MemberLost(meeting.unreachable(host, port)) from error
 
     def _join(self, store: Store) -> None:
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        # NCCL refuses members that share a GPU. On several machines, GPUs of the same name are different ones.
+        shared = not self.address and len(set(self.placement.devices)) < self.size
+        backend = "nccl" if self.device.type == "cuda" and not shared else "gloo"
         if backend == "gloo":
             if interface := interface_of(self.address) if self.address else _loopback():
                 os.environ.setdefault(INTERFACE, interface)
@@ -126,8 +130,6 @@ class TorchTeam(Team):
             raise TaskError(
                 "teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu', or parallelism='single'"
             )
-        else:
-            torch.cuda.set_device(self.device)
         distributed.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
 
     # ------------------------------------------------------------------------------------------ the first member
