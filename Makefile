@@ -55,14 +55,12 @@ steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy core
 
 test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 1,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test
-	@# Many of the slow tests wait: for a cluster, a browser, a process that was killed.
-	$(MAKE) --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
+	@# Three processes at a time: the slow tests have two, and some of them wait. More would be in each other's way.
+	$(MAKE) --jobs=2 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
 
 # Tests that need a Ray cluster run in one process, where they share it. Some hosts have a /dev/shm of their own.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
 
-# Many of them wait.
-slow-tests: JOBS := 4
 slow-tests: $(VENV)/.dev
 	$(RUN) $(addprefix --ignore=,$(RAY_TESTS)) -m 'slow and not adapter'
 
@@ -70,7 +68,7 @@ ray-tests: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 -m slow $(RAY_TESTS)
 
 adapter-%: $(VENV)/.dev
-	HOPFLEET_TESTS_APART=$* $(BIN)/python -m pytest -m slow -k $* $(wildcard tests/frameworks/test_$**.py) \
+	HOPFLEET_TESTS_APART=$* $(PYTEST) -m slow -k $* $(wildcard tests/frameworks/test_$**.py) \
 	  tests/system/test_docs.py tests/system/test_examples.py
 
 PURE := controller domain planner scheduler search
