@@ -159,7 +159,13 @@ class Figures(NamedTuple):
     start: float
 
 
-def figures(name: str, mode: Any, trials: int, most: int, folder: Path) -> Figures:
+def prepare(work: Workload, folder: Path) -> None:
+    """Write the data of a workload."""
+    hop.partition(data(work.kind, work.rows, 0), folder / "train", partitions=work.partitions)
+    hop.partition(data(work.kind, work.rows // VALID, 1), folder / "valid", partitions=1)
+
+
+def figures(name: str, mode: Any, trials: int, most: int, folder: Path, backend: str = "local") -> Figures:
     """Train in one mode, for a number of epochs at most; return samples per second, and seconds."""
     work = WORKLOADS[name]
     alone = mode == "off"
@@ -177,6 +183,7 @@ def figures(name: str, mode: Any, trials: int, most: int, folder: Path) -> Figur
         batch_size=work.batch_size,
         name=f"{name}-{mode}",
         workers=1,
+        backend=backend,
         run_options=hop.RunOptions(policy="longest-remaining"),
         worker_options=hop.WorkerOptions(fuse="fast" if mode == "compiled" else mode),
     )
@@ -229,8 +236,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             os.environ["HOPFLEET_HOME"] = str(folder / "home")
-            hop.partition(data(work.kind, work.rows, 0), folder / "train", partitions=work.partitions)
-            hop.partition(data(work.kind, work.rows // VALID, 1), folder / "valid", partitions=1)
+            prepare(work, folder)
             off = 0.0
             for mode in options.modes:
                 try:

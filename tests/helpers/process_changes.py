@@ -173,7 +173,7 @@ CHANGES: Mapping[str, Change] = {
     "object": Change(CODE, _set(OBJECT, "step", 3), lambda: OBJECT.step),
     "class of the task": Change(CODE, lambda: _set(Sensitive, "scale", 2.0)(), lambda: Sensitive.scale),
     "random streams": Change("", lambda: (random.seed(1), np.random.seed(1), torch.manual_seed(1)), lambda: 0),
-    "threads": Change("the number of threads", lambda: torch.set_num_threads(2), torch.get_num_threads),
+    "threads": Change("the number of threads", lambda: torch.set_num_threads(5), torch.get_num_threads),
 }
 """All changes, by a short name."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,18 @@ def test_what_is_promised_is_tested(what: str) -> None:
             assert not CHANGES[name].row or CHANGES[name].seen() != before, "the change must be one"
         assert CHANGES[name].row in {"", *found.changes}
         assert CHANGES[name].seen() == before
+
+
+def test_folders_of_an_installed_package_stay_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setuptools adds a folder of its own, perhaps in a thread that imports it while a hook ends."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    vendored = "/lib/site-packages/package/_vendor"
+    isolation = Isolation(settings_of(Sensitive()), guest=False)
+    with isolation.around({}) as found:
+        sys.path.append(vendored)
+    assert sys.path[-1] == vendored and not found.changes
+    with isolation.around({}) as found:
+        sys.path.insert(0, "/own")
+    assert "/own" not in sys.path and sys.path[-1] == vendored and list(found.changes) == ["sys.path"]
+    with isolation.around(found.changes):
+        assert sys.path[0] == "/own" and sys.path[-1] == vendored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import socket
@@ -112,5 +113,10 @@ class Inline:
 
     def close(self, *, kill: bool = False) -> None:
         self._commands.clear()
+        on_devices = any(where.devices != ("cpu",) for where in self._placements.values())
         self._workers.clear()
         self._placements.clear()
+        if on_devices:
+            # Models and captured steps refer to each other. A device would be full after a few experiments.
+            gc.collect()
+            self._spec.task.framework.free_memory()

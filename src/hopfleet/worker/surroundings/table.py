@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,9 @@ SIGNALS: Mapping[str, int] = {
     if hasattr(signal, name)
 }
 """The numbers of signals that programs handle."""
+
+PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+"""Parts of the names of folders that belong to installed packages."""
 
 
 def settings_of(task: Task, *, attributes: bool = True) -> list[ProcessSetting]:
@@ -66,7 +69,7 @@ def python_settings() -> list[ProcessSetting]:
         ProcessSetting("environment variables", _variables, partial(_put_keys, os.environb), keys=True),
         ProcessSetting("the umask", _umask, os.umask),
         ProcessSetting("the locale", partial(locale.setlocale, locale.LC_ALL), _set_locale),
-        ProcessSetting("sys.path", lambda: list(sys.path), lambda value: _fill(sys.path, value)),
+        ProcessSetting("sys.path", _search_path, _set_search_path),
         ProcessSetting("the warnings filters", _filters, _set_filters, glance=_filters),
         ProcessSetting("signal handlers", _handlers, _set_handlers, keys=True),
         ProcessSetting("loggers", _loggers, _set_loggers, keys=True),
@@ -100,8 +103,20 @@ def _put_keys(target: Any, values: Mapping[str, Any]) -> None:
             target[key] = value
 
 
-def _fill(target: list[Any], value: Iterable[Any]) -> None:
-    target[:] = value
+def _search_path() -> list[str]:
+    """Return where modules are looked for, without what installed packages have added for their own."""
+    return [entry for entry in sys.path if not _of_package(entry)]
+
+
+def _set_search_path(value: Sequence[str]) -> None:
+    """Put the path back. Packages keep their part: another thread may be importing one, such as setuptools."""
+    sys.path[:] = [*value, *(entry for entry in sys.path if _of_package(entry))]
+
+
+def _of_package(entry: object) -> bool:
+    """Whether an entry is a folder inside an installed package."""
+    text = str(entry)
+    return any(name in text for name in PACKAGES)
 
 
 # ----------------------------------------------------------------------------------------------- standard streams
@@ -193,7 +208,7 @@ def _filters() -> list[Any]:
 
 
 def _set_filters(value: list[Any]) -> None:
-    _fill(warnings.filters, value)  # type: ignore[arg-type]
+    warnings.filters[:] = value  # type: ignore[index]
     with warnings.catch_warnings():  # afterwards, Python forgets what it knew of the filters before
         pass
 
