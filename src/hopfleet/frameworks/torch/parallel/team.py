@@ -117,8 +117,6 @@ class TorchTeam(Team):
             raise MemberLost(meeting.unreachable(host, port)) from error
 
     def _join(self, store: Store) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
         # NCCL refuses members that share a GPU. On several machines, GPUs of the same name are different ones.
         shared = not self.address and len(set(self.placement.devices)) < self.size
         backend = "nccl" if self.device.type == "cuda" and not shared else "gloo"
@@ -130,6 +128,8 @@ class TorchTeam(Team):
             raise TaskError(
                 "teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu', or parallelism='single'"
             )
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
         distributed.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
 
     # ------------------------------------------------------------------------------------------ the first member
