@@ -36,9 +36,10 @@ SCHEDULING = (
 )
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters", "stacks")
-WATCHING = ("ui", "watched", "dashboards")
+WATCHING = ("ui", "watched", "dashboards", "importance")
+CLUSTER = ("outages",)
 DATA = ("etl", "etl_images", "etl_nodes", "predict")
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING, *DATA)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING, *CLUSTER, *DATA)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

@@ -27,10 +27,10 @@ from tests.helpers.cluster.hosts import (
     hosts,
     needs_hosts,
     needs_redis,
+    recommended,
 )
 from tests.helpers.cluster.started import messages, wait_until
 from tests.helpers.marks import long
-from tests.helpers.processes import ROOT
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, needs_hosts, pytest.mark.filterwarnings("default")]
@@ -77,14 +77,6 @@ TEAM_SCRIPT = """
     digests = [(version, each.digest) for versions in saved for version, each in versions if each.durable]
     print(json.dumps([sorted(Watched.hosts), digests]))
 """
-
-
-def recommended() -> dict[str, str]:
-    """The settings of Ray in deploy/by-hand.md."""
-    text = (ROOT / "deploy" / "by-hand.md").read_text()
-    found = dict(re.findall(r"^export (RAY_(?:health|gcs)\w+)=(\d+)", text, re.MULTILINE))
-    assert len(found) == 3
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +137,7 @@ def test_a_run_survives_a_cut_link_a_restarted_head_and_a_storage_that_is_gone(m
     time.sleep(LINK_SECONDS)
     made.network.mend(DRIVER)
     wait_for_units(made, folder, 10)
-    made.lose_head()
+    made.lose(HEAD)
     time.sleep(HEAD_SECONDS)
     made.start(HEAD)
     wait_for_units(made, folder, 10)
@@ -166,7 +158,7 @@ def test_a_head_that_is_lost_for_good_ends_the_run_in_time(own_home: Path) -> No
     with hosts(own_home, **recommended()) as made:
         made.drive("lost", epochs=2000, address=made.address, outage=20.0)
         wait_for_units(made, folder, 10)
-        made.lose_head()
+        made.lose(HEAD)
         began = time.monotonic()
         said = made.said(code=1)
         assert time.monotonic() - began < 60
@@ -182,7 +174,7 @@ def test_a_head_that_comes_back_without_its_state_ends_the_run(own_home: Path) -
     with hosts(own_home, **recommended()) as made:
         made.drive("forgotten", epochs=2000, address=made.address)
         wait_for_units(made, folder, 10)
-        made.lose_head()
+        made.lose(HEAD)
         made.start(HEAD)
         said = made.said(code=1)
         assert "WorkersLost: the head of the Ray cluster was started again without its state; `hopfleet resume`" in said

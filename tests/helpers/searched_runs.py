@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 import hopfleet as hop
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
+from hopfleet.domain.choices import Mode
 from hopfleet.domain.messages import EpochEnded, Message, RunStarted, TrialAdded
 from hopfleet.domain.trial import Trial
-from hopfleet.monitor.history import History, Mode
+from hopfleet.monitor.history import History
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Suggestion, Train

@@ -20,8 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 
 LONG = {
-    *("adapters", "dashboards", "etl", "faults", "fleet_live", "hop", "memory", "overhead", "preview", "ray", "ui"),
-    *("dike_run", "etl_images", "etl_nodes", "predict", "sklearn_search", "stacks", "teams", "teams_live", "watched"),
+    *("adapters", "dashboards", "dike_run", "etl", "etl_images", "etl_nodes", "faults", "fleet_live", "hop", "memory"),
+    *("outages", "overhead", "predict", "preview", "ray", "sklearn_search", "stacks", "teams", "teams_live", "ui"),
+    "watched",
 }
 """Each of them starts many processes and takes a quarter of a minute; with HOPFLEET_LONG=1 they run too."""
 

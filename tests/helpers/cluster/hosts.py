@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 
 from benchmarks.paradigms.network import Network, missing
 from tests.helpers.cluster.started import RAY, kill, wait_until
-from tests.helpers.processes import environment
+from tests.helpers.processes import ROOT, environment
 
 HEAD, DRIVER, STORAGE, STATE = "head", "driver", "storage", "state"
 WORKERS = ("one", "two")
@@ -136,17 +137,25 @@ class Hosts:
         assert self._driver.returncode == code, error
         return error if code else out.splitlines()[-1]  # Ray may have said something before
 
-    def lose_head(self) -> None:
-        """End everything that Ray runs on the head, at once."""
-        for pid in self.network.processes(HEAD):
+    def lose(self, host: str) -> None:
+        """End everything that Ray runs on a host, at once."""
+        for pid in self.network.processes(host):
             kill(pid)
-        self._running.pop(HEAD).wait()
+        self._running.pop(host).wait()
 
     def close(self) -> None:
         for host in self.network.addresses:
             self.network.clear(host)
         for process in (*self._running.values(), *self._others):
             process.wait()
+
+
+def recommended() -> dict[str, str]:
+    """The settings of Ray in deploy/by-hand.md."""
+    text = (ROOT / "deploy" / "by-hand.md").read_text()
+    found = dict(re.findall(r"^export (RAY_(?:health|gcs)\w+)=(\d+)", text, re.MULTILINE))
+    assert len(found) == 3
+    return found
 
 
 @contextlib.contextmanager
