@@ -88,7 +88,8 @@ def dropped(x: Table, rate: Table) -> Table:
     if x.numel() and launchable(x, rate) and kernel(x.device) is not None:
         found: Table = Drop.apply(x, rate)[0]  # type: ignore[no-untyped-call]
         return found
-    kept = torch.rand_like(x) >= rate
+    # Half of single precision has too few numbers between 0 and 1 for a rate.
+    kept = torch.rand_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) >= rate
     return x * kept / (1 - rate).clamp(min=1e-12)
 
 
