@@ -114,6 +114,49 @@ class PartlyAutocast(Featured):
         return functional.cross_entropy(found.to(batch["x"].dtype), batch["y"], label_smoothing=0.1)
 
 
+class HalfWeights(Featured):
+    """Weights in half of single precision."""
+
+    def model(self, config: Mapping[str, Any]) -> nn.Module:
+        return super().model(config).bfloat16()
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        found = model(batch["x"].to(model[0].weight.dtype))
+        return functional.cross_entropy(found.to(batch["x"].dtype), batch["y"])
+
+
+class HalfWeightsRmsprop(HalfWeights):
+    def optimizer_of(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        return torch.optim.RMSprop(model.parameters(), lr=config["lr"])
+
+
+class TwoTypes(HalfWeights):
+    """Weights in half of single precision, but for the last layer."""
+
+    def model(self, config: Mapping[str, Any]) -> nn.Module:
+        model = Featured.model(self, config)
+        model[0].bfloat16()  # type: ignore[index, operator]
+        return model
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        between = model[1](model[0](batch["x"].to(model[0].weight.dtype)))
+        return functional.cross_entropy(model[2](between.to(model[2].weight.dtype)), batch["y"])
+
+
+class Steady(nn.Sequential):
+    """A model that never drops anything, though it has a layer for that."""
+
+    def train(self, mode: bool = True) -> Steady:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+class NeverDropped(Featured):
+    def model(self, config: Mapping[str, Any]) -> nn.Module:
+        return Steady(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.9), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
+
+
 # ------------------------------------------------------------------------------------------------ options of the task
 
 
@@ -148,6 +191,14 @@ class Images(Featured):
             nn.Unflatten(1, (4, 2, 2)), nn.Conv2d(4, 8, 2, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.Flatten(),
             nn.Linear(72, CLASSES),
         )  # fmt: skip
+
+
+class ReadImages(Images):
+    """A loss that reads its value."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch)
+        return loss if loss.item() < 1e9 else 2 * loss
 
 
 # -------------------------------------------------------------------------------------------------- checkpointing etc.
@@ -260,116 +311,6 @@ class Tossing(nn.Module):
 class Tossed(Featured):
     def model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), Tossing(), nn.Linear(WIDTH, CLASSES))
-
-
-# -------------------------------------------------------------------------------------------------------------- state
-
-
-class Counting(nn.Module):
-    """Standardizes by means made by hand, in a buffer that is changed in place, and counts batches."""
-
-    mean: torch.Tensor
-    batches: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            with torch.no_grad():
-                self.mean.lerp_(x.mean(0).to(self.mean.dtype), 0.1)
-                self.batches += 1
-        return (x - self.mean) / (1 + 1 / (1 + self.batches))
-
-
-class Counted(Featured):
-    def model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH), Counting(), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
-
-
-class Replacing(Counting):
-    """Assigns new tensors to its buffers."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-            self.batches = self.batches + 1
-        return (x - self.mean) / (1 + 1 / (1 + self.batches))
-
-
-class Replaced(Featured):
-    def model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH), Replacing(), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
-
-
-class InLoss(Featured):
-    """A mean of losses in a buffer, which the loss itself changes."""
-
-    def model(self, config: Mapping[str, Any]) -> nn.Module:
-        model = super().model(config)
-        model.register_buffer("level", torch.ones(()))
-        return model
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        loss = super().loss(model, batch)
-        with torch.no_grad():
-            model.level.mul_(0.9).add_(0.1 * loss.to(model.level.dtype))
-        return loss / model.level
-
-
-class Warming(nn.Module):
-    """Counts its batches on the host, and does something else after some."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += self.training
-        return x * min(1.0, self.seen / 30)
-
-
-class Warmed(Featured):
-    def model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), Warming(), nn.Linear(WIDTH, CLASSES))
-
-
-class OfTask(Featured):
-    """Counts batches in an attribute of the task."""
-
-    seen = 0
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        self.seen += 1
-        return super().loss(model, batch) * (1.0 if self.seen < 20 else 0.5)
-
-
-class Momentary(nn.Module):
-    """Keeps a mean in a plain attribute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mean: Any = 0.0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return x - self.mean
-
-
-class Remembered(Featured):
-    def model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH), Momentary(), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
-
-
-class OfRate(Featured):
-    """A loss that reads the learning rate of its trial."""
-
-    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
-        rate = self.optimizer.param_groups[0]["lr"]
-        return super().loss(model, batch) + 0.001 * rate * model[0].weight.square().sum()
 
 
 # ------------------------------------------------------------------------------------------------------------ weights

@@ -41,8 +41,8 @@ class StackCache:
         self.tried: dict[Hashable, Findings] = {}
         #: The forms of models whose linear layers and activations are not joined, because that changes the outcome.
         self.apart: set[str] = set()
-        #: The forms of models that are not stacked, because an attempt has failed.
-        self.refused: set[str] = set()
+        #: The kinds of trials that are not stacked, because an attempt has failed.
+        self.refused: set[Hashable] = set()
         #: Whether models with convolutions train as a stack, by kind of model and batch, where that was measured.
         self.convolutions: dict[Hashable, bool] = {}
         #: Keys of configurations on which losses depend: trials that differ in one of them are stacked apart.

@@ -194,6 +194,7 @@ def without_dropout(*modules: torch.nn.Module) -> Iterator[None]:
     """Switch layers with dropout off. Models that read a rate read 0."""
     chance = [one for module in modules for one in module.modules() if "Dropout" in type(one).__name__]
     rates = [(vars(one), vars(one)["p"]) for one in chance if isinstance(vars(one).get("p"), int | float)]
+    training = [(one, one.training) for module in chance for one in module.modules()]
     for one in chance:
         one.eval()
     for attributes, _ in rates:
@@ -201,7 +202,7 @@ def without_dropout(*modules: torch.nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in chance:
-            one.train()
+        for one, mode in training:
+            one.training = mode
         for attributes, rate in rates:
             attributes["p"] = rate

@@ -166,7 +166,11 @@ class Stacked(Interleaved):
         reason = str(error) if isinstance(error, Unstackable) else describe(error)
         self._stack_cache.tell(f"trials train in turn: {reason}")
         if not isinstance(error, torch.OutOfMemoryError):
-            self._stack_cache.refused |= {form(member.session) for member in members}
+            self._stack_cache.refused |= {self._group(member.session) for member in members}
+
+    def _group(self, session: TorchSession) -> Hashable:
+        """Return what sessions have in common that are stacked, or not, for the same reasons."""
+        return form(session), words(session.config, self._stack_cache.splitting)
 
     def _kinds(self, members: list[Member]) -> list[list[Member]]:
         """Group the members that are stacked with each other."""
@@ -179,7 +183,7 @@ class Stacked(Interleaved):
             if Unstackable in member.session.kept:
                 continue
             try:
-                if form(member.session) in self._stack_cache.refused:
+                if self._group(member.session) in self._stack_cache.refused:
                     continue
                 kind = kind_of(member.session), words(member.session.config, self._stack_cache.splitting)
                 kinds.setdefault(kind, []).append(member)

@@ -359,7 +359,8 @@ class Gradients:
         expected = torch.stack(alone)
         deviations = (stacked - expected).abs() / expected.abs().clamp(min=1e-30)
         off: list[float] = torch.where(stacked.isfinite() | ~expected.isfinite(), deviations, math.inf).tolist()
-        limit = max(10 * min(off[0], CLOSE), TIMES * rounding, self._limit(expected.dtype))
+        usual = min(next(filter(math.isfinite, off), 0.0), CLOSE)
+        limit = max(10 * usual, TIMES * rounding, self._limit(expected.dtype))
         rows = [row for row, one in enumerate(off) if one > limit]
         differing = self.config.differing
         if rows and differing:

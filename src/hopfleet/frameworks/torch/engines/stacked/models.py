@@ -49,6 +49,12 @@ def kind_of(session: TorchSession) -> Hashable:
     places = [weight.data_ptr() for weight in session.model.parameters() if id(weight) in held and weight.numel()]
     if len(set(places)) < len(places):
         raise Unstackable("two parameters use the same memory; let them be one parameter")
+    types = {weight.dtype for weight in session.model.parameters() if id(weight) in held}
+    if len(types) > 1:
+        raise Unstackable("parameters have several types")
+    fused = isinstance(session.optimizers[0], _compat.FUSED) and not session.optimizers[0].defaults["maximize"]
+    if types & {torch.float16, torch.bfloat16} and not fused:
+        raise Unstackable("the settings of the optimizer do not fit into the type of the parameters")
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
     if session.device.type == "cpu" and weights > LARGE and not session.options.compile:
         raise Unstackable("models are large, and stacking large models on a CPU saves little time")
