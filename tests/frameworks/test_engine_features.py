@@ -113,6 +113,23 @@ def test_a_stack_is_as_close_to_double_precision_as_training_alone(task, capsys)
     assert stacked <= TIMES * apart + 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_few_bits_keep_no_trials_from_being_stacked(seed, capsys):
+    """Whatever the weights are, the gradients of some member show that the function is the same."""
+    sessions = opened(tasks.Deep())
+    for session in sessions:
+        torch.manual_seed(100 * seed + sessions.index(session))
+        session.model.load_state_dict(session.task.model({}).state_dict())
+    together(sessions, Batches(2), 1, fast=True)
+    assert "are stacked" in capsys.readouterr().err
+
+
+class NoisyAutocast(tasks.AutocastLayerNorm):
+    def loss(self, model, batch):
+        return super().loss(model, {**batch, "x": batch["x"] + torch.randn_like(batch["x"])})
+
+
 class NoisyNorm(tasks.NoisyLoss):
     def model(self, config):
         return tasks.AutocastLayerNorm.model(self, config)
@@ -120,7 +137,12 @@ class NoisyNorm(tasks.NoisyLoss):
 
 @pytest.mark.parametrize(
     ("task", "error"),
-    [(NoisyNorm, 1e-3), (tasks.AutocastLayerNorm, 0.05), (tasks.AutocastLayerNorm, math.nan)],
+    [
+        (NoisyNorm, 1e-3),
+        (NoisyAutocast, 0.05),
+        (tasks.AutocastLayerNorm, 0.05),
+        pytest.param(tasks.AutocastLayerNorm, math.nan, marks=pytest.mark.slow),
+    ],
 )
 def test_a_stack_that_computes_something_else_is_refused(task, error, monkeypatch, capsys):
     """An error of a rule is told from rounding, in each precision, and whether random numbers are drawn or not."""
@@ -131,6 +153,9 @@ def test_a_stack_that_computes_something_else_is_refused(task, error, monkeypatc
     tried: list[int] = []
     measured = Gradients.deviation
     monkeypatch.setattr(Gradients, "deviation", lambda self, batch: tried.append(1) or measured(self, batch))
+    together(opened(task()), Batches(2), 1, fast=True)
+    assert "are stacked" in capsys.readouterr().err and tried
+    tried.clear()
     monkeypatch.setitem(operations.FOLDED, functional.layer_norm, wrong)
     assert_same_bits(task, captures=False, fast=True)
     assert len(tried) == 1, "and not tried again in the second unit"

@@ -102,6 +102,14 @@ class Encoder(Autocast):
         )  # fmt: skip
 
 
+class Deep(Autocast):
+    """Layers whose activations stop some rows, which depends on the last bits."""
+
+    def model(self, config: Mapping[str, Any]) -> nn.Module:
+        layers = [nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(6)]
+        return nn.Sequential(nn.Unflatten(1, (2, 8)), *layers, nn.Flatten(), nn.Linear(16, CLASSES))
+
+
 class PartlyAutocast(Featured):
     """A loss in single precision of outputs in half of it."""
 

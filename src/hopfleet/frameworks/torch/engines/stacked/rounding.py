@@ -27,6 +27,12 @@ STRICT = 64
 TIMES = 4
 """How many times as far from double precision as alone gradients of a stack may be."""
 
+TIMES_OF_ONE = 16
+"""The same for one parameter: in few bits, a ReLU may let a row pass in the stack that it stops alone."""
+
+MEMBERS = 3
+"""Members whose gradients are compared if rounding does not explain those of the first: it differs, errors do not."""
+
 UNEXPLAINED = 0.01
 """Deviation up to which gradients count as the same at most, where there are none in double precision."""
 
@@ -62,7 +68,7 @@ def compared(
     size = float(torch.stack([one.norm() for one in reference]).norm())
     # Of a few numbers, the deviation may be small by chance: that of the others tells what is usual.
     usual = torch.full_like(theirs, float(theirs.norm()) / math.sqrt(len(theirs)))
-    explained = bool((ours <= TIMES * torch.maximum(theirs, usual)).all())
+    explained = bool(ours.norm() <= TIMES * theirs.norm() and (ours <= TIMES_OF_ONE * theirs.maximum(usual)).all())
     return Deviation(off, float(theirs.norm()) / max(size, 1e-30), explained)
 
 
