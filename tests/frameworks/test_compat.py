@@ -25,6 +25,21 @@ def same(found: list[torch.Tensor], *expected: float) -> bool:
     return all(map(torch.equal, found, tensors(*expected)))
 
 
+@pytest.mark.slow
+def test_as_written() -> None:
+    """In the context, a function that torch.compile has wrapped runs as it is written."""
+    calls: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        calls.append(1)
+        return graph
+
+    double = torch.compile(lambda x: 2 * x, backend=backend)
+    with _compat.as_written():
+        assert same([double(torch.ones(3))], 2.0) and not calls
+    assert same([double(torch.ones(3))], 2.0) and calls
+
+
 def test_foreach_lerp() -> None:
     some = tensors(0.0, 2.0)
     _compat.foreach_lerp_(some, tensors(1.0, 4.0), 0.5)

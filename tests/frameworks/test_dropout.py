@@ -179,3 +179,12 @@ def test_rates_are_given_back():
     with dropout.without_dropout(model):
         assert [model[0].p, model[1].p, model[0].training, model[2].training] == [0.0, 0.0, False, True]
     assert [model[0].p, model[1].p, model[0].training] == [0.3, 0, True]
+
+
+def test_rates_hold_in_half_of_single_precision():
+    """Random numbers of that type are multiples of 1/256, and so would be rates."""
+    x = torch.ones(1_000_000, dtype=torch.bfloat16, device=DEVICE)
+    torch.manual_seed(0)
+    found = dropout.dropped(x, torch.tensor(0.1, device=DEVICE))
+    assert found.dtype == x.dtype
+    assert float((found == 0).float().mean()) == pytest.approx(0.1, abs=1e-3)

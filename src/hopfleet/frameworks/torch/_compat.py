@@ -159,6 +159,16 @@ def unchecked(function: Callable[..., object]) -> Callable[..., object]:
     return found
 
 
+def as_written() -> contextlib.AbstractContextManager[object]:
+    """Return a context in which code that torch.compile was asked to compile runs as it is written."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    there = sys.modules.get(COMPILER)
+    if stance is None or there is None or isinstance(there, CompilerStandIn):  # an import would take seconds
+        return contextlib.nullcontext()
+    found: contextlib.AbstractContextManager[object] = stance("force_eager")
+    return found
+
+
 def unsaved_buffers(module: torch.nn.Module) -> list[str]:
     """Return the names of a module's own buffers that are not part of its state."""
     unsaved: set[str] = module._non_persistent_buffers_set

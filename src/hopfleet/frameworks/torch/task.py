@@ -157,6 +157,10 @@ class TorchTask(Task[ModelT]):
         """Return a view of this task for the trial at hand, with another configuration."""
         return self._view(dataclasses.replace(at_hand(self), config=config))
 
+    def with_parts(self, parts: Part) -> Self:
+        """Return a view of this task for the trial at hand, with something else as optimizer, schedule and scaler."""
+        return self._view(dataclasses.replace(at_hand(self), optimizer=parts, lr_scheduler=parts, scaler=parts))
+
     # ----------------------------------------------------------------------------------------------- for workers
 
     @property

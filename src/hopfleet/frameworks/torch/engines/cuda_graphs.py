@@ -41,6 +41,7 @@ from hopfleet.frameworks.torch.engines.capture import (
 )
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
 from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
+from hopfleet.frameworks.torch.engines.host_state import HostState
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.joint_gradients import add_updates, alike, captured_together
 from hopfleet.frameworks.torch.engines.rates import TIMED, Stopwatch
@@ -381,15 +382,19 @@ class CudaGraphs(Interleaved):
         verdicts = self._cache.verdicts
         if verdicts.get(kind) or self._key is None:
             return
+        hosts = [HostState(member.session) for member in members]
         try:
             inputs = self._inputs(members[0], batch)
             captures = captured_together(members, inputs)
+            for host in hosts:
+                _check(host)
             reasons = add_updates(captures, inputs)
         except Refused as reason:
             verdicts[kind] = str(reason)
             return
         finally:
-            for member in members:
+            for member, host in zip(members, hosts, strict=True):
+                host.restore()
                 start_over(member.work)
         verdicts[kind] = ""
         for why in reasons:
@@ -401,12 +406,14 @@ class CudaGraphs(Interleaved):
         """Capture the member's step, and compare it with the eager step if the state ``before`` is given."""
         if self._key is None:
             raise Refused("a batch has a column that is not a tensor")
-        inputs = self._inputs(member, batch)
+        inputs, host = self._inputs(member, batch), HostState(member.session)
         try:
             capture = captured(member, inputs, whole=whole)
+            _check(host)
             if before is not None:
                 compare(member, capture, inputs, before)
         finally:
+            host.restore()
             start_over(member.work)
         return capture
 
@@ -418,3 +425,9 @@ class CudaGraphs(Interleaved):
         for name, value in batch.items():
             inputs.setdefault(name, torch.empty_like(value)).copy_(value)
         return inputs
+
+
+def _check(host: HostState) -> None:
+    """Raise Refused if a step has changed what replays would not change."""
+    if change := host.changes(tensors=False):
+        raise Refused(f"a step changes {change} on the host; let it be a buffer, and change that in place")

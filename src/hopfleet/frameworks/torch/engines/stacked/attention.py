@@ -14,6 +14,7 @@ from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _operations
 from hopfleet.frameworks.torch.engines.stacked import attention_kernel
+from hopfleet.frameworks.torch.engines.stacked.autocast import lowered
 from hopfleet.frameworks.torch.engines.stacked.dropout import dropout
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, folded, in_front, unfolded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
@@ -42,6 +43,7 @@ def attend(
 
     With ``kernels``, those of this package are used where they fit.
     """
+    query, key, value = lowered(query, key, value)
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (one.repeat_interleave(repeats, -3) for one in (key, value))

@@ -20,6 +20,7 @@ class Findings(NamedTuple):
 
     onednn: bool  #: whether oneDNN is faster
     config: TrackedConfig  #: the configuration that members have in common, which tells the keys that the loss reads
+    rounding: float  #: how far gradients alone are from double precision, as a part of their norm
 
 
 class Proof:
@@ -40,6 +41,8 @@ class StackCache:
         self.tried: dict[Hashable, Findings] = {}
         #: The forms of models whose linear layers and activations are not joined, because that changes the outcome.
         self.apart: set[str] = set()
+        #: The kinds of trials that are not stacked, because an attempt has failed.
+        self.refused: set[Hashable] = set()
         #: Whether models with convolutions train as a stack, by kind of model and batch, where that was measured.
         self.convolutions: dict[Hashable, bool] = {}
         #: Keys of configurations on which losses depend: trials that differ in one of them are stacked apart.

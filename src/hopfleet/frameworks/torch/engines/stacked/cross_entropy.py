@@ -12,6 +12,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked.autocast import single
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, folded, unfolded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
@@ -29,7 +30,7 @@ def cross_entropy(
     """Return the mean cross entropy, folded if the target are classes of rows and all options but one are defaults."""
     plain = weight is None and size_average is None and reduce is None and reduction == "mean" and not label_smoothing
     if plain and logits.ndim == 2 and target.ndim == 1 and target.dtype == torch.int64:
-        losses: Table = CrossEntropy.apply(logits, target, ignore_index)[0]  # type: ignore[no-untyped-call]
+        losses: Table = CrossEntropy.apply(single(logits), target, ignore_index)[0]  # type: ignore[no-untyped-call]
         return losses.sum() / (target != ignore_index).sum()
     return torch.nn.functional.cross_entropy(
         logits, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing

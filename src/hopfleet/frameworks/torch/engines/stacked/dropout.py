@@ -88,7 +88,8 @@ def dropped(x: Table, rate: Table) -> Table:
     if x.numel() and launchable(x, rate) and kernel(x.device) is not None:
         found: Table = Drop.apply(x, rate)[0]  # type: ignore[no-untyped-call]
         return found
-    kept = torch.rand_like(x) >= rate
+    # Half of single precision has too few numbers between 0 and 1 for a rate.
+    kept = torch.rand_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) >= rate
     return x * kept / (1 - rate).clamp(min=1e-12)
 
 
@@ -193,6 +194,7 @@ def without_dropout(*modules: torch.nn.Module) -> Iterator[None]:
     """Switch layers with dropout off. Models that read a rate read 0."""
     chance = [one for module in modules for one in module.modules() if "Dropout" in type(one).__name__]
     rates = [(vars(one), vars(one)["p"]) for one in chance if isinstance(vars(one).get("p"), int | float)]
+    training = [(one, one.training) for module in chance for one in module.modules()]
     for one in chance:
         one.eval()
     for attributes, _ in rates:
@@ -200,7 +202,7 @@ def without_dropout(*modules: torch.nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in chance:
-            one.train()
+        for one, mode in training:
+            one.training = mode
         for attributes, rate in rates:
             attributes["p"] = rate

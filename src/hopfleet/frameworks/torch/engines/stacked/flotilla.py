@@ -24,7 +24,7 @@ from hopfleet.frameworks.torch.engines.common import Differs, words
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
-from hopfleet.frameworks.torch.engines.stacked.convolutions import Slower, captured_steps, faster_stack
+from hopfleet.frameworks.torch.engines.stacked.convolutions import Slower, captured_steps, faster_stack, own_tensors
 from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, family, form, kind_of
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack, StackCapture
@@ -126,7 +126,7 @@ class Stacked(Interleaved):
                 kinds = [*self._kinds(alike), *kinds]
                 continue
             except Exception as error:
-                self._stack_cache.tell(f"trials train in turn: {describe(error)}")
+                self._refuse(alike, error)
                 continue
             rows = {session: row for row, session in enumerate(stack.sessions if stack else ())}
             stacked = [member for member in alike if member.session in rows]
@@ -143,13 +143,15 @@ class Stacked(Interleaved):
 
     def _built(self, sessions: list[TorchSession], batch: Batch) -> Stack | None:
         """Return a stack of the members that compute the same; None if these are too few."""
-        stack = _kept(sessions) or Stack(sessions)
-        stack.read_settings()
-        unlike = stack.try_out(batch)
-        if any(session.logs for session in sessions):  # it was not seen before the loss was called
-            raise Unstackable(REASON)
-        if not unlike:
-            return stack
+        with own_tensors(sessions) as let_go:
+            stack = _kept(sessions) or Stack(sessions)
+            stack.read_settings()
+            unlike = stack.try_out(batch)
+            if any(session.logs for session in sessions):  # it was not seen before the loss was called
+                raise Unstackable(REASON)
+            if not unlike:
+                let_go()
+                return stack
         self._stack_cache.tell(
             f"{len(unlike)} trials train beside the stack: their loss depends on more than weights, batch and "
             "configuration, such as a number that build() puts into an object of the model"
@@ -158,6 +160,17 @@ class Stacked(Interleaved):
             session.kept[Unstackable] = True
         rest = [session for session in sessions if session not in unlike]
         return self._built(rest, batch) if len(rest) >= self.least else None
+
+    def _refuse(self, members: Sequence[Member], error: Exception) -> None:
+        """Say why members of a kind are not stacked. Others of the kind are not tried, unless memory was short."""
+        reason = str(error) if isinstance(error, Unstackable) else describe(error)
+        self._stack_cache.tell(f"trials train in turn: {reason}")
+        if not isinstance(error, torch.OutOfMemoryError):
+            self._stack_cache.refused |= {self._group(member.session) for member in members}
+
+    def _group(self, session: TorchSession) -> Hashable:
+        """Return what sessions have in common that are stacked, or not, for the same reasons."""
+        return form(session), words(session.config, self._stack_cache.splitting)
 
     def _kinds(self, members: list[Member]) -> list[list[Member]]:
         """Group the members that are stacked with each other."""
@@ -170,6 +183,8 @@ class Stacked(Interleaved):
             if Unstackable in member.session.kept:
                 continue
             try:
+                if self._group(member.session) in self._stack_cache.refused:
+                    continue
                 kind = kind_of(member.session), words(member.session.config, self._stack_cache.splitting)
                 kinds.setdefault(kind, []).append(member)
             except Unstackable as reason:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch.func import functional_call, grad_and_value, vmap
@@ -22,15 +24,28 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, IsolationError
 from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.alike import Loss
-from hopfleet.frameworks.torch.engines.common import CommonConfig, Differs, compared, separating
+from hopfleet.frameworks.torch.engines.common import CommonConfig, Differs, separating
+from hopfleet.frameworks.torch.engines.common import compared as compared_configs
+from hopfleet.frameworks.torch.engines.host_state import HostState
 from hopfleet.frameworks.torch.engines.stacked import onednn
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.dropout import Dropout, use_rates, without_dropout
 from hopfleet.frameworks.torch.engines.stacked.layout import StackLayout
 from hopfleet.frameworks.torch.engines.stacked.linear import replace_composed
-from hopfleet.frameworks.torch.engines.stacked.models import constants, form
+from hopfleet.frameworks.torch.engines.stacked.models import Absent, Unstackable, constants, form
 from hopfleet.frameworks.torch.engines.stacked.operations import CertainOperations, StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
+from hopfleet.frameworks.torch.engines.stacked.rounding import (
+    MEMBERS,
+    NOT_MEASURED,
+    ROUNDING,
+    STRICT,
+    TIMES,
+    Deviation,
+    Draws,
+    compared,
+    gradients_in_double,
+)
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.settings import products_in
@@ -46,14 +61,6 @@ COMPARED = 64
 CLOSE = 0.01
 """Deviation of a compiled program, as a part of the largest value, up to which the program counts as equal: more than
 rounding, less than another function."""
-
-
-ROUNDING = 3
-"""Deviation of a loss up to which it counts as the same, as a multiple of the square root of the type's precision."""
-
-STRICT = 64
-"""The same for members whose configurations differ in more than numbers, as a multiple of the precision: if rounding is
-taken for another function, they are stacked apart."""
 
 
 def alike(found: Table, expected: Table, compiled: bool) -> bool:
@@ -76,7 +83,7 @@ class Gradients:
         #: The frozen tensors that all members share, by name: they are not stacked, so each product with one of them is
         #: made once for all members.
         self._common = {f"model.{one.name}": one.tensor for one in sessions[0].shared}
-        same, numbers, differing = compared([session.config for session in sessions])
+        same, numbers, differing = compared_configs([session.config for session in sessions])
         self._scalars = {key: torch.tensor(column, device=self._device) for key, column in numbers.items()}
         #: The configuration as the loss sees it, but for the numbers that differ.
         self.config = CommonConfig(same, differing, set(), set())
@@ -91,7 +98,10 @@ class Gradients:
         self._certain = False
         self._kind = ""
         self._runs: Counter[Hashable] = Counter()
-        self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
+        of_one = grad_and_value(self._of_one)
+        self._grads = vmap(of_one, in_dims=(0, 0, 0, None), randomness="different")
+        #: The same for comparisons: all members draw the numbers that each of them would draw alone.
+        self._grads_of_same = vmap(of_one, in_dims=(0, 0, 0, None), randomness="same")
 
     @property
     def compiles(self) -> bool:
@@ -107,7 +117,7 @@ class Gradients:
         }
         # A model that keeps its configuration has it without the numbers that differ, too.
         kept[id(first.config)] = self.config.with_values({}, self.config.differing | self._scalars.keys())
-        loss = Loss(first.hooks, copy.deepcopy(first.model, kept))
+        loss = Loss(first.hooks.with_parts(Absent()), copy.deepcopy(first.model, kept))
         use_rates(loss.model, [session.model for session in self._sessions])
         #: Whether operations wait for what follows them, to be computed together.
         self._deferred = self._kernels and form(first) not in self._cache.apart
@@ -144,7 +154,10 @@ class Gradients:
     ) -> Table:
         """Return the loss of one member; under vmap, of all members."""
         config = self.config.with_values(scalars)
-        with StackedOperations(self._kernels, self._certain, self._deferred) as operations:
+        with (
+            _compat.as_written(),
+            StackedOperations(self._kernels, self._certain, self._deferred) as operations,
+        ):
             loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
             config.check()
             found: Table = operations.result(loss)
@@ -152,7 +165,12 @@ class Gradients:
 
     def eager(self, batch: Batch) -> list[Table]:
         """Compute the gradients of all members, in pieces, and their losses, without a program."""
-        return self._layout.flat(*self._grads(self._parameters, self.frozen, self._scalars, batch))
+        return self._layout.flat(*self._grads(*self._tables, batch))
+
+    @property
+    def _tables(self) -> tuple[Mapping[str, Table], Mapping[str, Table], Mapping[str, Table]]:
+        """What the loss is a function of, beside the batch."""
+        return self._parameters, self.frozen, self._scalars
 
     def compute(self, batch: Batch) -> list[Table]:
         """Compute the gradients of all members, in pieces, and their losses; by a program if there is one."""
@@ -256,55 +274,133 @@ class Gradients:
             randomness.put(streams, self._device)
             self._restore(buffers)
 
-    def deviation(self, batch: Batch) -> tuple[float, bool]:
-        """Measure how far the first member's gradients deviate from those alone, as a part of the largest.
+    def deviation(self, batch: Batch) -> tuple[Deviation, bool]:
+        """Measure how far a member's gradients deviate from those alone, given the same random numbers.
 
-        Also return whether oneDNN is faster. No weight is changed.
+        Also return whether oneDNN is faster. No weight is changed. Raises Unstackable if a loss alone does something
+        that one of many members cannot do.
         """
-        session, layout, faster = self._sessions[0], self._layout, True
-        kept = [buffer.clone() for buffer in session.model.buffers()]
-        with self._without_dropout(session.model):
-            loss = session.hooks.loss(session.model, dict(batch))
-            alone = layout.in_columns(torch.autograd.grad(loss, layout.parameters(0)))
-            for buffer, value in zip(session.model.buffers(), kept, strict=True):
-                buffer.copy_(value)
+        sessions, layout, faster = self._sessions, self._layout, True
+        before, streams = randomness.current(self._device), randomness.settled(sessions[0].random, self._device)
+        try:
+            with self._without_dropout(*(session.model for session in sessions)):
+                found, stacked = NOT_MEASURED, None
+                for row, alone, exact in itertools.islice(self._alone(batch, streams), MEMBERS):
+                    if stacked is None:
+                        faster, stacked = self._stacked(batch, streams)
+                    ours = [layout.own(stacked, row, number, tuple(one.shape)) for number, one in enumerate(alone)]
+                    found = compared(ours, alone, exact)
+                    if found.explained:
+                        break
+        finally:
+            randomness.put(before, self._device)
+        if stacked is None:
+            raise Unstackable("no gradient is finite")
+        return found, faster
+
+    def _stacked(self, batch: Batch, streams: randomness.Streams) -> tuple[bool, Table]:
+        """Return whether oneDNN is faster, and the gradients of all members in one table, given random numbers."""
+        faster = True
+        if self._device.type == "cpu":
             with self._unchanged():
-                if self._device.type == "cpu":
-                    faster = onednn.faster_with_onednn(lambda: self.eager(batch))
-                with onednn.using_onednn(faster):
-                    pieces = [piece[0] for piece in self.eager(batch)[:-1]]
-            stacked = layout.in_columns(pieces) if layout.by_parameter else torch.cat(pieces)
-        return float((stacked - alone).abs().max() / alone.abs().max().clamp(min=1e-30)), faster
+                faster = onednn.faster_with_onednn(lambda: self.eager(batch))
+        randomness.put(streams, self._device)
+        with self._unchanged(), onednn.using_onednn(faster):
+            *pieces, _ = self._layout.flat(*self._grads_of_same(*self._tables, batch))
+        if not self._layout.by_parameter:
+            return faster, torch.cat(pieces, 1)
+        return faster, self._layout.in_columns(pieces, rows=(len(self._sessions),))
+
+    def _alone(
+        self, batch: Batch, streams: randomness.Streams
+    ) -> Iterator[tuple[int, list[Table], Callable[[], Sequence[Table] | None]]]:
+        """Yield the members with finite gradients, these, and what computes them in double precision."""
+        for row, session in enumerate(self._sessions):
+            host = HostState(session)
+            with _as_before(session):
+                randomness.put(streams, self._device)
+                loss = session.hooks.loss(session.model, dict(batch))
+                drawn = randomness.changed(streams, randomness.current(self._device))
+                if on_host := drawn - {"torch" if self._device.type == "cpu" else "device"}:
+                    names = ", ".join(sorted(on_host))
+                    raise Unstackable(
+                        f"random numbers are drawn on the host ({names}); draw them with torch, on the device"
+                    )
+                alone = torch.autograd.grad(loss, self._layout.parameters(row))
+                if host.changes(tensors=True):  # or it has just been made, for all batches
+                    host = HostState(session)
+                    session.hooks.loss(session.model, dict(batch))
+                if change := host.changes(tensors=True):
+                    raise Unstackable(
+                        f"the loss changes {change} on the host; let it be a buffer, and change that in place"
+                    )
+            if any(one.is_sparse for one in alone):
+                raise Unstackable("gradients are sparse")
+            if all(bool(one.isfinite().all()) for one in alone):
+                yield row, list(alone), partial(self._in_double, row, batch, streams if drawn else None)
+
+    def _in_double(self, row: int, batch: Batch, streams: randomness.Streams | None) -> list[Table] | None:
+        """Return the gradients of a member alone in double precision, with the same random numbers if it draws some."""
+        session, draws = self._sessions[row], Draws()
+        with _as_before(session):
+            if streams is not None:
+                randomness.put(streams, self._device)
+                with draws:
+                    loss = session.hooks.loss(session.model, dict(batch))
+                    torch.autograd.grad(loss, self._layout.parameters(row))
+            return gradients_in_double(session, batch, self._layout.names, draws.values)
 
     @torch.no_grad()
-    def unlike(self, batch: Batch) -> list[int]:
-        """Return the rows of members that have another loss alone than in the stack.
+    def unlike(self, batch: Batch, rounding: float) -> list[int]:
+        """Return the rows of members that have another loss alone than in the stack, given the same random numbers.
 
         A model may compute with a number of its configuration that its modules do not show; the stack computes with the
-        number of the first member. Losses with random numbers cannot be compared. Raises Differs if members may compute
-        with something else of their configurations.
+        number of the first member. Gradients alone have been found to be rounded by a part of ``rounding``. Raises
+        Differs if members may compute with something else of their configurations.
         """
         streams = randomness.current(self._device)
         models = [session.model for session in self._sessions]
+        alone: list[Table] = []
         # TF32 would round more than some functions differ.
         with self._unchanged(), self._without_dropout(*models), products_in("highest"):
-            losses = vmap(self._of_one, in_dims=(0, 0, 0, None), randomness="different")
-            stacked = losses(self._parameters, self.frozen, self._scalars, batch)
-            alone = torch.stack([session.hooks.loss(session.model, dict(batch)) for session in self._sessions])
+            losses = vmap(self._of_one, in_dims=(0, 0, 0, None), randomness="same")
+            stacked = losses(*self._tables, batch)
+            for session in self._sessions:
+                randomness.put(streams, self._device)
+                with _as_before(session):
+                    alone.append(session.hooks.loss(session.model, dict(batch)).detach())
+        randomness.put(streams, self._device)
+        expected = torch.stack(alone)
+        deviations = (stacked - expected).abs() / expected.abs().clamp(min=1e-30)
+        off: list[float] = torch.where(stacked.isfinite() | ~expected.isfinite(), deviations, math.inf).tolist()
+        usual = min(next(filter(math.isfinite, off), 0.0), CLOSE)
+        limit = max(10 * usual, TIMES * rounding, self._limit(expected.dtype))
+        rows = [row for row, one in enumerate(off) if one > limit]
         differing = self.config.differing
-        drawn = randomness.changed(streams, randomness.current(self._device))
-        randomness.put(streams, self._device, drawn)
-        if drawn and differing:
-            raise Differs(differing)
-        off = ((stacked - alone).abs() / alone.abs().clamp(min=1e-30)).tolist()
-        rows = [] if drawn else [row for row, one in enumerate(off) if one > max(10 * off[0], self._limit(alone.dtype))]
         if rows and differing:
             raise Differs(separating([session.config for session in self._sessions], differing, rows))
         return rows
 
     def _limit(self, dtype: torch.dtype) -> float:
-        """Return the deviation up to which a loss of some type counts as the same."""
+        """Return the deviation up to which a loss of some type counts as the same.
+
+        Among members whose configurations differ in more than numbers, it is small: if rounding is taken for another
+        function, they are stacked apart.
+        """
         types = {dtype, *(value.dtype for value in self._parameters.values())}
         precision = float(max(torch.finfo(one).eps for one in types))
         limit = ROUNDING * math.sqrt(precision)
         return min(limit, STRICT * precision) if self.config.differing else limit
+
+
+@contextlib.contextmanager
+def _as_before(session: TorchSession) -> Iterator[None]:
+    """Restore the buffers of a member, and what its code keeps on the host, in the end."""
+    host, buffers = HostState(session), [(buffer, buffer.clone()) for buffer in session.model.buffers()]
+    try:
+        yield
+    finally:
+        host.restore()
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)

@@ -15,6 +15,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked.autocast import autocasts
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.launching import aligned, launchable, or_none, whole
 from hopfleet.frameworks.torch.engines.stacked.products import product
@@ -195,6 +196,8 @@ def is_layer(bias: Table, x: Table, weight: Table) -> bool:
 
 def suits(x: Table, weight: Table, bias: Table) -> bool:
     """Whether a layer learns, on a device and in a type that there are kernels for."""
+    if autocasts(x):
+        return False
     learns = weight.requires_grad and bias.requires_grad and x.numel() > 0 and launchable(x, weight, bias)
     return learns and kernels(x.device, vector_of(len(bias)), 0) is not None
 

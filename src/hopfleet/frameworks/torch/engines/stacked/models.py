@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import NoReturn
 
 import torch
 
@@ -19,6 +20,13 @@ gradients and activations of all members would take memory at the same time."""
 
 class Unstackable(Exception):
     """The reason why a member cannot be stacked."""
+
+
+class Absent:
+    """What stands for the optimizers and schedules of stacked trials in their loss: each has its own."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Unstackable("the loss uses the optimizer, the schedule or the scaler of its trial")
 
 
 def kind_of(session: TorchSession) -> Hashable:
@@ -38,6 +46,15 @@ def kind_of(session: TorchSession) -> Hashable:
         raise Unstackable("the limit of the gradients' norm is about weights that the optimizer does not hold")
     if any(not p.requires_grad for group in session.optimizers[0].param_groups for p in group["params"]):
         raise Unstackable("the optimizer holds frozen weights; give it those alone that need a gradient")
+    places = [weight.data_ptr() for weight in session.model.parameters() if id(weight) in held and weight.numel()]
+    if len(set(places)) < len(places):
+        raise Unstackable("two parameters use the same memory; let them be one parameter")
+    types = {weight.dtype for weight in session.model.parameters() if id(weight) in held}
+    if len(types) > 1:
+        raise Unstackable("parameters have several types")
+    fused = isinstance(session.optimizers[0], _compat.FUSED) and not session.optimizers[0].defaults["maximize"]
+    if types & {torch.float16, torch.bfloat16} and not fused:
+        raise Unstackable("the settings of the optimizer do not fit into the type of the parameters")
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
     if session.device.type == "cpu" and weights > LARGE and not session.options.compile:
         raise Unstackable("models are large, and stacking large models on a CPU saves little time")

@@ -14,6 +14,7 @@ from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked import norm_kernel
+from hopfleet.frameworks.torch.engines.stacked.autocast import autocasts, single
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
@@ -25,6 +26,9 @@ def layer_norm(
     x: Table, normalized_shape: Shape, weight: Table | None = None, bias: Table | None = None, eps: float = 1e-5
 ) -> Table:
     """Return the layer norm, with weights applied by one more operation."""
+    if (whole := single(x)) is not x:
+        outcome = layer_norm(whole, normalized_shape, weight, bias, eps)
+        return outcome if x.is_cuda else outcome.to(x.dtype)  # on the CPU, autocast leaves norms as they are
     if any(one is not None and one.dtype != x.dtype for one in (weight, bias)):
         return torch.nn.functional.layer_norm(x, list(normalized_shape), weight, bias, eps)
     found: Table = LayerNorm.apply(x, tuple(normalized_shape), eps)[0]  # type: ignore[no-untyped-call]
@@ -41,7 +45,7 @@ def layer_norm_by_kernel(x: Table, *args: Argument, **kwargs: Argument) -> Table
 
 def rms_norm(x: Table, normalized_shape: Shape, weight: Table | None = None, eps: float | None = None) -> Table:
     """Return the RMS norm, in one operation where torch has one; weights that learn are applied by one more."""
-    if not _compat.fuses_rms_norm(x) or (weight is not None and weight.dtype != x.dtype):
+    if autocasts(x) or not _compat.fuses_rms_norm(x) or (weight is not None and weight.dtype != x.dtype):
         return torch.nn.functional.rms_norm(x, list(normalized_shape), weight, eps)
     learns = weight is not None and weight.requires_grad
     shape = tuple(normalized_shape)

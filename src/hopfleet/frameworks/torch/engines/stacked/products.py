@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked.autocast import autocasts
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, Forgetful, VmapInfo, in_front
 from hopfleet.frameworks.torch.engines.stacked.launching import launchable, or_none
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
@@ -74,7 +75,7 @@ def pays(rows: int, weights: int) -> bool:
 
 def product(x: Table, weight: Table) -> Table:
     """Return the product of inputs and weights, as a linear layer without a bias does."""
-    learns = x.requires_grad and weight.requires_grad and launchable(x, weight)
+    learns = x.requires_grad and weight.requires_grad and launchable(x, weight) and not autocasts(x)
     if not (learns and pays(x.shape[:-1].numel(), weight.numel()) and turn(x.device)):
         return torch.nn.functional.linear(x, weight)
     found: Table = Product.apply(x, weight)  # type: ignore[no-untyped-call]

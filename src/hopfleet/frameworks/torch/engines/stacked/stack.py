@@ -7,7 +7,6 @@ and members that stay together keep their tables.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
@@ -20,13 +19,17 @@ from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_k
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, Proof, StackCache
 from hopfleet.frameworks.torch.engines.stacked.deferred import Escaped
-from hopfleet.frameworks.torch.engines.stacked.gradients import CLOSE, Gradients, alike
+from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
 from hopfleet.frameworks.torch.engines.stacked.kernels import SETTINGS, AdamKernel, adam_kernel
 from hopfleet.frameworks.torch.engines.stacked.layout import Group, StackLayout
+from hopfleet.frameworks.torch.engines.stacked.models import Unstackable
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
+from hopfleet.frameworks.torch.engines.stacked.rounding import NOT_MEASURED, Deviation
 from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, decoupled, settings_of, state_names
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.trial import ParameterGroup
+
+UNLIKE_ROUNDING = "which rounding does not explain"
 
 Numbers = list[list[dict[str, float]]]
 """The settings of each group of each member."""
@@ -216,9 +219,11 @@ class Stack:
         key = self.gradients.key(batch)
         cache = self._cache.part(StackCache)
         if key not in cache.tried:
-            off, self.onednn = self._deviation(batch)
-            cache.tell(f"trials are stacked; gradients deviate by {off:.0e} of the largest")
-            cache.tried[key] = Findings(self.onednn, self.gradients.config)
+            found, self.onednn = self._deviation(batch)
+            if not found.explained:
+                raise Unstackable(f"gradients of a stack deviate by {found.off:.0e} of the largest, {UNLIKE_ROUNDING}")
+            cache.tell(f"trials are stacked; gradients deviate by {found.off:.0e} of the largest")
+            cache.tried[key] = Findings(self.onednn, self.gradients.config, found.rounding)
         findings = cache.tried[key]
         self.onednn = findings.onednn
         self.gradients.config.share(findings.config)
@@ -227,18 +232,18 @@ class Stack:
             proof = Proof(findings)
         if all(session.kept.get(Proof) is proof for session in self.sessions):
             return []
-        unlike = [self.sessions[row] for row in self.gradients.unlike(batch)]
+        unlike = [self.sessions[row] for row in self.gradients.unlike(batch, findings.rounding)]
         for session in self.sessions:
             session.kept[Proof] = proof
         return unlike
 
-    def _deviation(self, batch: Batch) -> tuple[float, bool]:
-        """Measure the deviation; if it is large, or cannot be measured, that with every operation by itself."""
+    def _deviation(self, batch: Batch) -> tuple[Deviation, bool]:
+        """Measure the deviation; if rounding does not explain it, that with every operation by itself."""
         try:
             found = self.gradients.deviation(batch)
         except Escaped:
-            found = math.inf, True
-        return self.gradients.deviation(batch) if found[0] > CLOSE and self.gradients.take_apart() else found
+            found = NOT_MEASURED, True
+        return self.gradients.deviation(batch) if not found[0].explained and self.gradients.take_apart() else found
 
     # ------------------------------------------------------------------------------------------ from unit to unit
 
