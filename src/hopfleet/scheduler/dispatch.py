@@ -36,7 +36,7 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> A
     return (
         _evaluation(schedule, elsewhere=False)
         or _urgent(schedule)
-        or (_sticky(schedule) if schedule.sticky else None)
+        or (_sticky(schedule) if schedule.sticks else None)
         or (policy(schedule, rng) if schedule.ready else None)
         or _evaluation(schedule, elsewhere=True)
     )
@@ -50,7 +50,8 @@ def possible(schedule: Schedule) -> Assignment | None:
 def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
     """Return the training unit that one of these workers would get if it were idle."""
     with schedule.supposing(slots):
-        return _urgent(schedule) or _sticky(schedule) or (policy(schedule, rng) if schedule.ready else None)
+        stays = _sticky(schedule) if schedule.even else None
+        return _urgent(schedule) or stays or (policy(schedule, rng) if schedule.ready else None)
 
 
 def _urgent(schedule: Schedule) -> Assignment | None:

@@ -215,7 +215,7 @@ class ShopView:
 
     def _busy(self, schedule: Schedule) -> None:
         state, now = self.state, schedule.now
-        state.now, state.sticky = now, schedule.sticky
+        state.now, state.sticky = now, schedule.sticks
         state.noise, state.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
         state.idle_trials = {index[name] for name in schedule.ready}

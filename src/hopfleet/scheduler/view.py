@@ -64,8 +64,10 @@ class ScheduleView:
         self.delayed: dict[int, str | None] = {}
         #: Saves that wait on the disks of their nodes for a storage that refuses them, and the workers that send them.
         self.unsent: dict[int, str | None] = {}
-        #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
+        #: Whether hops cost, so that trials stay with the workers that hold their models; see ``sticks``.
         self.sticky = False
+        #: Whether partitions are copied evenly, and the layout of which that was found.
+        self._even: tuple[int, bool] = (-1, True)
         #: Epochs that all trials together may begin, None for no limit, and those that they have begun.
         self.epoch_limit: int | None = None
         self.epochs_begun = 0
@@ -217,6 +219,24 @@ class ScheduleView:
     def replicas(self, partition: int) -> int:
         """Count the workers in use that can read a training partition."""
         return self._replicas[partition]
+
+    @property
+    def sticks(self) -> bool:
+        """Whether a trial stays with the worker that holds its model for as long as it owes anything there."""
+        return self.sticky and self.even
+
+    @property
+    def even(self) -> bool:
+        """Whether no worker would keep trials from others that read less, if trials stayed where they are.
+
+        So it is if no partition is on two workers, or all workers read as many, and each partition is as often there.
+        """
+        if self._even[0] != self.layouts:
+            inside = [slot.partitions for slot in self.slots.values() if not slot.retired]
+            reads = {self.partitions if some is None else len(some) for some in inside}
+            even = max(self._replicas) <= 1 or len(reads) == len(set(self._replicas)) == 1
+            self._even = self.layouts, even
+        return self._even[1]
 
     @property
     def classes(self) -> Classes:

@@ -64,7 +64,7 @@ def possible(schedule: Schedule) -> bool:
     left = any(_units(progress) for progress in schedule.trials.values())
     free = (
         left
-        and not schedule.sticky
+        and not schedule.sticks
         and not any(progress.forced or progress.outcome for progress in schedule.trials.values())
     )
     return free and all(schedule.replicas(partition) for partition in range(schedule.partitions))

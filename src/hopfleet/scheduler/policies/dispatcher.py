@@ -59,7 +59,7 @@ class Dispatcher(ABC):
         """Whether all workers read all partitions, and some are faster than others, or some trials wait for others."""
         if self._find_layout(schedule) is not PartitionLayout.EVERYWHERE:
             return False
-        return len(schedule.classes) > 1 or (schedule.chained and not schedule.sticky)
+        return len(schedule.classes) > 1 or (schedule.chained and not schedule.sticks)
 
     def _find_layout(self, schedule: Schedule) -> PartitionLayout:
         if schedule.layouts != self._layouts:
@@ -103,7 +103,7 @@ def _untried(schedule: Schedule) -> tuple[Progress, Slot] | None:
     Trials that all stay where they are do not show whether they or their workers are slow, unless all take as long.
     """
     speeds = schedule.estimates.speeds
-    if schedule.sticky or speeds.costs_known or len(schedule.trials) >= len(schedule.slots):
+    if schedule.sticks or speeds.costs_known or len(schedule.trials) >= len(schedule.slots):
         return None
     costs = [cost for trial in schedule.trials if (cost := speeds.cost(trial)) is not None]
     if len(costs) < len(schedule.trials) or (len(costs) > 1 and max(costs) - min(costs) <= EQUAL):
