@@ -66,7 +66,7 @@ class ScheduleView:
         self.unsent: dict[int, str | None] = {}
         #: Whether hops cost, so that trials stay with the workers that hold their models; see ``sticks``.
         self.sticky = False
-        #: Whether partitions are copied evenly, and the layout of which that was found.
+        #: Whether partitions are copied evenly, and the count of layouts when that was found.
         self._even: tuple[int, bool] = (-1, True)
         #: Epochs that all trials together may begin, None for no limit, and those that they have begun.
         self.epoch_limit: int | None = None
