@@ -25,6 +25,7 @@ else:
     busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("long", busy)
     settings.register_profile("steady", busy, derandomize=True)
+    settings.register_profile("few", busy, derandomize=True, max_examples=10)
     # A mutant is killed by any failure, the simplest one or not.
     settings.register_profile("mutants", busy, derandomize=True, phases=[Phase.explicit, Phase.generate])
     settings.load_profile("long" if os.environ.get("HOPFLEET_LONG") else "steady")
