@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -71,3 +72,13 @@ def test_a_copy_ends_at_its_limit_and_the_terminal_shows_all(
                 print("a" * 600, end="")
     assert (tmp_path / "log").read_text() == expected("a")
     assert capsys.readouterr().out == "a" * 3600
+
+
+def test_a_stream_that_a_thread_has_taken_outlives_the_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with copied(tmp_path / "log"):
+        taken = sys.stderr
+        taken.write("during ")
+    taken.write("afterwards")
+    taken.flush()
+    assert (tmp_path / "log").read_text() == "during "
+    assert capsys.readouterr().err == "during afterwards"

@@ -174,14 +174,17 @@ class _Tee(io.TextIOBase):
         self._shown, self.kept = shown, kept
 
     def write(self, text: str) -> int:
-        size = self.kept.tell()
-        if size < LIMIT:
-            self.kept.write(text if size + len(text) < LIMIT else text[: LIMIT - size] + NOTICE.format(LIMIT))
+        # Another thread may have taken this stream during a turn that is over by now.
+        with contextlib.suppress(ValueError):
+            size = self.kept.tell()
+            if size < LIMIT:
+                self.kept.write(text if size + len(text) < LIMIT else text[: LIMIT - size] + NOTICE.format(LIMIT))
         self._shown.write(text)
         return len(text)
 
     def flush(self) -> None:
-        self.kept.flush()
+        with contextlib.suppress(ValueError):
+            self.kept.flush()
         self._shown.flush()
 
     def isatty(self) -> bool:
