@@ -82,3 +82,8 @@ def test_a_stream_that_a_thread_has_taken_outlives_the_turn(tmp_path: Path, caps
     taken.flush()
     assert (tmp_path / "log").read_text() == "during "
     assert capsys.readouterr().err == "during afterwards"
+
+
+def test_what_a_copy_cannot_hold_is_still_refused_during_the_turn(tmp_path: Path) -> None:
+    with copied(tmp_path / "log"), pytest.raises(UnicodeEncodeError):
+        sys.stderr.write("\ud800")

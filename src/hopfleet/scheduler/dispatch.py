@@ -50,8 +50,11 @@ def possible(schedule: Schedule) -> Assignment | None:
 def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
     """Return the training unit that one of these workers would get if it were idle."""
     with schedule.supposing(slots):
-        stays = _sticky(schedule) if schedule.even else None
-        return _urgent(schedule) or stays or (policy(schedule, rng) if schedule.ready else None)
+        return (
+            _urgent(schedule)
+            or (_sticky(schedule) if schedule.even else None)
+            or (policy(schedule, rng) if schedule.ready else None)
+        )
 
 
 def _urgent(schedule: Schedule) -> Assignment | None:

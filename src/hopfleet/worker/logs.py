@@ -174,8 +174,7 @@ class _Tee(io.TextIOBase):
         self._shown, self.kept = shown, kept
 
     def write(self, text: str) -> int:
-        # Another thread may have taken this stream during a turn that is over by now.
-        with contextlib.suppress(ValueError):
+        with self._unless_over():
             size = self.kept.tell()
             if size < LIMIT:
                 self.kept.write(text if size + len(text) < LIMIT else text[: LIMIT - size] + NOTICE.format(LIMIT))
@@ -183,9 +182,18 @@ class _Tee(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(ValueError):
+        with self._unless_over():
             self.kept.flush()
         self._shown.flush()
+
+    @contextlib.contextmanager
+    def _unless_over(self) -> Iterator[None]:
+        """Do without the copy if the turn is over: another thread may have taken this stream during it."""
+        try:
+            yield
+        except ValueError:
+            if not self.kept.closed:
+                raise
 
     def isatty(self) -> bool:
         return bool(self._shown.isatty())
