@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hopfleet.data.etl import ETLSpec as ETLSpec
     from hopfleet.data.etl import Files as Files
     from hopfleet.data.etl import Images as Images
+    from hopfleet.data.etl import Label as Label
     from hopfleet.data.etl import Moments as Moments
     from hopfleet.data.etl import Number as Number
     from hopfleet.data.etl import Quantiles as Quantiles

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
     from hopfleet.backends.local.backend import Local as Local
     from hopfleet.backends.supervision import SupervisedBackend as SupervisedBackend
+    from hopfleet.data.etl.labels import Outcome as Outcome
     from hopfleet.domain import messages as messages
     from hopfleet.domain.batching import Batching as Batching
     from hopfleet.domain.expectation import Expectation as Expectation

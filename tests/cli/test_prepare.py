@@ -24,6 +24,17 @@ def test_prepare(cli: Cli, rows: str) -> None:
     assert list(hop.open_dataset("set/test").columns) == ["x", "c"]
 
 
+def test_labels_and_splits_by_columns(cli: Cli, rows: str) -> None:
+    options = ["--tabular", "--labels", "c", "--split", "train=0.5,test=0.5", "--partitions", "1"]
+    assert cli("prepare", rows, "set", *options, "--stratify", "c", "--group", "x").code == 0
+    made = hop.open_dataset("set/test")
+    assert sorted(made.head(20)["c"].tolist()) == [0] * 10 + [1] * 10
+    assert hop.load_recipe(made).recipe.labels == ["c"]
+    Path("days.csv").write_text("day,c\n02/01/2024,1\n12/31/2023,0\n", encoding="utf-8")
+    assert cli("prepare", "days.csv", "days", *options, "--time", "day", "--time-format", "%m/%d/%Y").code == 0
+    assert hop.open_dataset("days/train").head(1)["c"] == [0]
+
+
 def test_a_recipe_of_a_file(cli: Cli, rows: str) -> None:
     Path("mine.py").write_text(
         "def double(row):\n    print('here')\n    return {'x': 2 * row['x']}\n", encoding="utf-8"
@@ -49,12 +60,14 @@ def test_what_names_of_files_do_not_tell(cli: Cli, rows: str) -> None:
         (["rows.csv", "set", "--split", "half"], "--split half: must be names and fractions"),
         (["rows.csv", "set", "--recipe", "none.py:x"], "no such file; give a Python file and a name in it"),
         (["rows.csv", "set", "--recipe", "r.py", "--tabular"], "--recipe and --tabular: give one of them"),
+        (["rows.csv", "set", "--labels", "c"], "--labels c: goes with --tabular"),
+        (["rows.csv", "set", "--time-format", "%Y"], "--time-format %Y: goes with --split"),
         (["rows.csv", "set", "--workers", "many"], "workers='many': must be 'auto'"),
         (["rows.csv", "set", "--types", "string"], "--types string: must be names and types of columns"),
         (["rows.csv", "set", "--types", "z=string"], "rows.csv has no such column; it has x, c"),
         (["rows.csv", "set", "--delimiter", ";;"], "delimiter=';;': must be one character"),
     ],
-    ids=["source", "split", "recipe", "both", "workers", "types", "column", "delimiter"],
+    ids=["source", "split", "recipe", "both", "labels", "format", "workers", "types", "column", "delimiter"],
 )
 def test_mistakes(cli: Cli, rows: str, arguments: list[str], message: str) -> None:
     outcome = cli("prepare", *arguments)

@@ -34,7 +34,7 @@ CONSTRUCTORS: dict[str, dict[str, Any]] = {
     "Budget": {"seconds": 3},
     "Patience": {"epochs": 3},
     **{name: {} for name in ("Median", "RunOptions", "WorkerOptions", "Inline", "Local", "Ray")},
-    **{name: {} for name in ("Tabular", "Images", "Number", "Category", "Date", "Text")},
+    **{name: {} for name in ("Tabular", "Images", "Number", "Category", "Date", "Text", "Label")},
     "Files": {"path": "*.csv"},
     "Query": {"connection": len, "sql": "SELECT 1"},
     "Split": {"fractions": {"a": 0.5, "b": 0.5}},

@@ -62,6 +62,9 @@ def prepare(
     tabular: Annotated[
         bool, typer.Option("--tabular", help="Scale numbers and encode categories and dates, each column by its type.")
     ] = False,
+    labels: Annotated[
+        str, typer.Option(metavar="NAME,...", help="With --tabular: the columns to predict, which new rows may lack.")
+    ] = "",
     delimiter: Annotated[
         str, typer.Option(metavar="C", help="The character between the values of CSV files; 'tab' for a tab.")
     ] = "",
@@ -73,6 +76,18 @@ def prepare(
     split: Annotated[
         str | None, typer.Option(metavar="NAME=F,...", help="Fractions of the rows, as in train=0.8,valid=0.2.")
     ] = None,
+    stratify: Annotated[
+        str, typer.Option(metavar="NAME", help="With --split: a column whose values have the same shares everywhere.")
+    ] = "",
+    group: Annotated[
+        str, typer.Option(metavar="NAME", help="With --split: a column whose equal values stay together.")
+    ] = "",
+    time: Annotated[
+        str, typer.Option(metavar="NAME", help="With --split: a column; earlier rows come into earlier splits.")
+    ] = "",
+    time_format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="How to read text in the column of --time, as in '%m/%d/%Y'.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="The seed of the split and of the shuffle.")] = 0,
     workers: Annotated[str, typer.Option(metavar="N", help="Number of threads or processes, or auto.")] = "auto",
     backend: Annotated[
@@ -88,26 +103,36 @@ def prepare(
 ) -> int:
     """Prepare raw data for training: read files, apply a recipe, write partitions.
 
-    Example: hopfleet prepare 'raw/*.csv' data/flights --tabular --split train=0.8,valid=0.2
+    Example: hopfleet prepare 'raw/*.csv' data/flights --tabular --labels late --split train=0.8,valid=0.2
     """
     from hopfleet.cli.scripts import load_object
-    from hopfleet.data.etl import Files, Tabular
+    from hopfleet.data.etl import Files, Split, Tabular
     from hopfleet.data.etl import prepare as prepared
 
     if recipe is not None and tabular:
         raise UsageError("--recipe and --tabular: give one of them")
+    if labels and not tabular:
+        raise UsageError(f"--labels {labels}: goes with --tabular; a recipe of your own names its labels itself")
+    by = {"stratify": stratify, "group": group, "time": time, "time_format": time_format}
+    given = {name: value for name, value in by.items() if value}
+    if given and split is None:
+        name, value = next(iter(given.items()))
+        raise UsageError(f"--{name.replace('_', '-')} {value}: goes with --split, as in --split train=0.8,valid=0.2")
     unchecked: Any = {
         "workers": int(workers) if workers.isdecimal() else workers,
         "backend": backend,
-        "split": None if split is None else _fractions(split),
+        "split": None if split is None else Split(_fractions(split), **given) if given else _fractions(split),
         "on_error": on_error,
     }
     raw = bool(delimiter or types)
+    made_by = None if recipe is None else load_object(recipe)
+    if tabular:
+        made_by = Tabular(labels=[name.strip() for name in labels.split(",") if name.strip()])
     with json_alone(json):
         made = prepared(
             Files(source, delimiter="\t" if delimiter == "tab" else delimiter, types=_types(types)) if raw else source,
             folder,
-            Tabular() if tabular else None if recipe is None else load_object(recipe),
+            made_by,
             partitions=partitions,
             seed=seed,
             error_limit=error_limit,

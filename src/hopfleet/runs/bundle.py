@@ -30,7 +30,7 @@ from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
 from hopfleet.runs.bundle_files import FILE, check_files, read_description
 from hopfleet.runs.card import model_card
-from hopfleet.runs.evaluation import naming_differences, open_data
+from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.joining import EXAMPLES, check_deviation, joined
 from hopfleet.runs.opened_run import OpenedRun
@@ -118,7 +118,8 @@ class Bundle:
         with temporary_folder("hopfleet-") as folder:
             data = open_data(rows, self.content["columns"], recipe, folder / "data", labelled=False)
             with naming_differences(data, self.content["columns"], labelled=False):
-                return collected(predictions(self._task, model, self._guest, data, batch_size), path, to)
+                made = predictions(self._task, model, self._guest, data, batch_size, outcomes_of(recipe))
+                return collected(made, path, to)
 
     def predicted(self, batch: Mapping[str, Any]) -> pa.RecordBatch:
         """Return the predictions for a batch of prepared rows."""

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from hopfleet.data import Dataset, open_dataset, partition
+from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.etl.preparation import prepare
 from hopfleet.data.etl.recipe import RECIPE, Batch, Prepared, Recipe, load_recipe
 from hopfleet.data.manifest import FILE
@@ -112,6 +113,8 @@ class Again(Recipe):
         return [name for name, kind in kinds if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
+        if not self.labelled:  # whether they are there, are missing or new, plays no part
+            batch = batch.drop_columns([name for name in self.prepared.recipe.labels if name in batch.column_names])
         return self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled))
 
 
@@ -123,7 +126,7 @@ def open_data(
     *,
     labelled: bool = True,
 ) -> Dataset:
-    """Return data as a data set with the columns of the training data; unless ``labelled``, labels may be absent.
+    """Return data as a data set with the columns of the training data; unless ``labelled``, without their labels.
 
     Raw files pass through the recipe that prepared the training data; other sources are partitioned as they are. Both
     keep the order of their rows, and are written to ``folder``.
@@ -165,6 +168,14 @@ def naming_differences(data: Dataset, columns: Mapping[str, object], *, labelled
 def recipe_of(train: Dataset) -> Callable[[], Prepared] | None:
     """Return a function that loads the recipe of training data; None if it has no recipe."""
     return partial(load_recipe, train) if (Path(train.url) / RECIPE).is_file() else None
+
+
+def outcomes_of(recipe: Callable[[], Prepared] | None) -> Mapping[str, Outcome]:
+    """Return what the labels that a recipe prepared stand for."""
+    if recipe is None:
+        return {}
+    prepared = recipe()
+    return prepared.recipe.outcomes(prepared.fitted)
 
 
 def _opened(data: Any, recipe: Callable[[], Prepared] | None, folder: Path, labelled: bool) -> Dataset:

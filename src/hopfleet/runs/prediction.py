@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from hopfleet.data import Dataset
+from hopfleet.data.etl.labels import Outcome
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import lacks_predict
 from hopfleet.phrases import shown
-from hopfleet.runs.evaluation import naming_differences, open_data, recipe_of
+from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of, recipe_of
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
 from hopfleet.runs.joining import joined
@@ -81,7 +82,8 @@ def predict(
     with space_for(path, work) as space:
         opened = pieces(open_data(data, train.columns, recipe_of(train), space / "data", labelled=False))
         output = output_in(space, opened, ".arrow" if path is None or path.suffix else ".parquet")
-        working = InferenceTask(task, output, members(results, weights), logits=logits)
+        outcomes = outcomes_of(recipe_of(train))
+        working = InferenceTask(task, output, members(results, weights), logits=logits, outcomes=outcomes)
         with naming_differences(opened, train.columns, labelled=False):
             run_units(
                 [first],
@@ -115,10 +117,11 @@ def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
 def _iterated(
     task: Task, model: Any, guest: Guest, data: Any, train: Dataset, batch_size: int
 ) -> Iterator[pa.RecordBatch]:
+    recipe = recipe_of(train)
     with temporary_folder("hopfleet-") as folder:
-        opened = open_data(data, train.columns, recipe_of(train), folder / "data", labelled=False)
+        opened = open_data(data, train.columns, recipe, folder / "data", labelled=False)
         with naming_differences(opened, train.columns, labelled=False):
-            yield from predictions(task, model, guest, opened, batch_size)
+            yield from predictions(task, model, guest, opened, batch_size, outcomes_of(recipe))
 
 
 def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any:
@@ -137,10 +140,12 @@ def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any
     return rows
 
 
-def predictions(task: Task, model: Any, guest: Guest, data: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
+def predictions(
+    task: Task, model: Any, guest: Guest, data: Dataset, batch_size: int, outcomes: Mapping[str, Outcome]
+) -> Iterator[pa.RecordBatch]:
     """Yield the predictions for all rows of a data set, partition after partition."""
     for part in range(len(data)):
         for batch in data.batches(part, batch_size=batch_size):
             with guest.within():
-                made = predicted(task, model, batch)
+                made = predicted(task, model, batch, outcomes=outcomes)
             yield made

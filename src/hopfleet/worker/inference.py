@@ -10,16 +10,18 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from hopfleet.data.etl.labels import Outcome
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config
-from hopfleet.errors import HopfleetError, TaskError
+from hopfleet.errors import DataError, HopfleetError, TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, Session, Task
 from hopfleet.frameworks.wrapped import WrappedFramework, WrappedTask
 from hopfleet.support.files import write_atomically
@@ -28,6 +30,9 @@ from hopfleet.worker.secrets import read
 
 COLUMN = "prediction"
 """The column of predictions that are one array."""
+
+SCORES = "scores"
+"""What the name of a column with the scores of classes ends in."""
 
 GROUP_ROWS = 1 << 16
 """Rows of a row group in a Parquet file."""
@@ -54,16 +59,23 @@ class Output:
 
 
 class InferenceTask(WrappedTask):
-    """A task whose units write predictions to ``output``; without one, they measure.
+    """A task whose units write predictions to ``output``, in the terms of ``outcomes``; without one, they measure.
 
     The model is that of the unit's version, or that of several ``members``.
     """
 
     def __init__(
-        self, task: Task, output: Output | None, members: Sequence[EnsembleMember] = (), *, logits: bool
+        self,
+        task: Task,
+        output: Output | None,
+        members: Sequence[EnsembleMember] = (),
+        *,
+        logits: bool,
+        outcomes: Mapping[str, Outcome] = MappingProxyType({}),
     ) -> None:
         super().__init__(task)
         self.output = output
+        self.outcomes = dict(outcomes)
         self.members = members
         self.logits = logits
 
@@ -131,7 +143,8 @@ class InferenceSession(Session):
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         output, task, model = self._task.output, self._task.inner, self._model
         if output is not None:
-            made = (predicted(task, model, batch, transformed=True) for batch in batches)
+            outcomes = self._task.outcomes
+            made = (predicted(task, model, batch, transformed=True, outcomes=outcomes) for batch in batches)
             write(made, output.file(self._partition))
             return {}
         found: list[dict[str, RowSum]] = []
@@ -151,8 +164,18 @@ class InferenceSession(Session):
         return ()
 
 
-def predicted(task: Task, model: Any, batch: Batch, *, transformed: bool = False) -> pa.RecordBatch:
-    """Return the predictions for one batch, to which the task's transform is applied unless it was."""
+def predicted(
+    task: Task,
+    model: Any,
+    batch: Batch,
+    *,
+    transformed: bool = False,
+    outcomes: Mapping[str, Outcome] = MappingProxyType({}),
+) -> pa.RecordBatch:
+    """Return the predictions for one batch, to which the task's transform is applied unless it was.
+
+    Predictions of labels are given in the terms of ``outcomes``, see ``_in_terms``.
+    """
     rows = len(next(iter(batch.values())))
     given = batch if transformed or task.transform is None else task.transform(batch, None)
     try:
@@ -162,21 +185,49 @@ def predicted(task: Task, model: Any, batch: Batch, *, transformed: bool = False
     except Exception as error:
         raise TaskError(f"predict() failed: {describe_with_place(error)}") from error
     named = made if isinstance(made, Mapping) else {COLUMN: made}
-    return pa.RecordBatch.from_pydict({str(name): _column(name, value, rows) for name, value in named.items()})
+    columns: dict[str, Any] = {}
+    for name, value in named.items():
+        array = _rows(str(name), value, rows)
+        outcome = outcomes.get(str(name))
+        if outcome is None and len(outcomes) == 1 and not isinstance(made, Mapping):
+            (outcome,) = outcomes.values()
+        columns |= _in_terms(str(name), array, outcome)
+    return pa.RecordBatch.from_pydict(columns)
 
 
-def _column(name: str, value: Any, rows: int) -> Any:
+def _rows(name: str, value: Any, rows: int) -> Any:
+    """Return a column of predictions as an array with a row for each, or as a list."""
     detached = value.detach().cpu().numpy() if hasattr(value, "detach") else value
     array = detached if isinstance(detached, list) else np.asarray(detached)
     if np.ndim(array) == 0 or len(array) != rows:
         raise TaskError(
             f"predict() returned {np.shape(array)} as {name!r} for {rows} rows; return a value for each row"
         )
-    if isinstance(array, list):
+    return array
+
+
+def _in_terms(name: str, array: Any, outcome: Outcome | None) -> dict[str, Any]:
+    """Return a column of predictions; if it is that of a label, in the terms of its raw column.
+
+    Scores of classes become the name of the best one, and are kept in a column of their own, as they were returned.
+    """
+    if outcome is None or isinstance(array, list):
+        return {name: _column(array)}
+    try:
+        if outcome.scored(array):
+            if not np.isfinite(array).all():
+                raise TaskError(f"predict() returned scores of classes that are not finite as {name!r}")
+            return {name: outcome.restored(array.argmax(axis=1)), f"{name}_{SCORES}": _column(array)}
+        restored = outcome.restored(array)
+    except DataError as error:
+        raise TaskError(f"{name!r}: {error}") from None
+    return {name: _column(array) if restored is None else restored}
+
+
+def _column(array: Any) -> Any:
+    if isinstance(array, list) or array.ndim == 1:
         return pa.array(array)
-    if array.ndim == 1:
-        return pa.array(array)
-    flat = np.ascontiguousarray(array).reshape(rows, -1)
+    flat = np.ascontiguousarray(array).reshape(len(array), -1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
 
 

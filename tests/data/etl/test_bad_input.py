@@ -230,5 +230,5 @@ def test_a_recipe_travels_through_a_split(tmp_path: Path) -> None:
 
 def test_labels_must_be_there_for_training(tmp_path: Path) -> None:
     recipe = hop.Tabular({"x": hop.Number(), "y": hop.Number()}, labels="y")
-    with pytest.raises(DataError, match="the source: has no column 'y' for columns="):
+    with pytest.raises(DataError, match="the source: has no column 'y' for labels='y'"):
         hop.prepare({"x": [1.0, 2.0]}, tmp_path / "set", recipe, partitions=1)

@@ -73,6 +73,42 @@ class TestSplits:
         with pytest.raises(DataError, match=r"rows.csv: 2 rows lack 't'"):
             self.targets(Split({"one": 0.5, "two": 0.5}, time="t"), chunks, tmp_path)
 
+    def by_time(self, tmp_path: Path, *texts: list[str], **options: Any) -> list[int]:
+        """Return the splits of rows, half of them in each, by times that are text."""
+        chunks = [chunk_of(pa.table({"t": pa.array(some, pa.string())})) for some in texts]
+        split = Split({"one": 0.5, "two": 0.5}, time="t", **options)
+        return [target for targets in self.targets(split, chunks, tmp_path)[1] for target in targets]
+
+    def test_dates_as_text_are_read(self, tmp_path: Path) -> None:
+        months = ["12/31/2023", "01/01/2024"], ["06/30/2022", "02/01/2024"]
+        assert self.by_time(tmp_path, *months, time_format="%m/%d/%Y") == [0, 1, 0, 1]
+        assert self.by_time(tmp_path, ["2024-02-01", "2024-01-01T10:00"]) == [1, 0]
+        assert self.by_time(tmp_path, ["2024-01-01T01:00+01:00", "2024-01-01T00:30Z"]) == [0, 1]
+        assert self.by_time(tmp_path, ["10", "9"], ["8", "100"]) == [1, 0, 0, 1]
+        assert self.by_time(tmp_path, ["10.5", "9"]) == [1, 0]
+
+    def test_dates_that_cannot_be_read_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            DataError, match=r"time='t': rows\.csv, line \d+: '02/01/2024' is not a date as in 2024-05-31; "
+        ):
+            self.by_time(tmp_path, ["2024-01-01"], ["02/01/2024"])
+        with pytest.raises(DataError, match=r"'2024-01-01' is not a date of the format '%m/%d/%Y'; correct it"):
+            self.by_time(tmp_path, ["01/01/2024", "2024-01-01"], time_format="%m/%d/%Y")
+        with pytest.raises(DataError, match="some rows have a time zone and others have none"):
+            self.by_time(tmp_path, ["2024-01-01T00:00Z"], ["2024-01-01T00:00"])
+        with pytest.raises(DataError, match="time_format='%Y': tells how to read the column of time="):
+            Split({"a": 0.5, "b": 0.5}, time_format="%Y")
+
+    def test_groups_stay_together_and_strata_have_their_shares(self, tmp_path: Path) -> None:
+        users = [user for user in range(60) for _ in range(1 + user % 5)]
+        labels = ["rare" if user % 6 == 0 else "common" for user in users]
+        chunks = [chunk_of({"g": users[:90], "y": labels[:90]}), chunk_of({"g": users[90:], "y": labels[90:]})]
+        found = self.targets(Split({"one": 0.75, "two": 0.25}, stratify="y", group="g"), chunks, tmp_path)[1]
+        targets = np.array(found[0] + found[1])
+        assert all(len(set(targets[np.array(users) == user])) == 1 for user in set(users))
+        for label in ("rare", "common"):
+            assert targets[np.array(labels) == label].mean() == pytest.approx(0.25, abs=0.04)
+
     def test_a_column_may_name_the_splits(self, tmp_path: Path) -> None:
         chunks = [chunk_of({"s": ["test", "train"]}), chunk_of({"s": ["valid", "more", "train"]})]
         names, found = self.targets(Split(column="s"), chunks, tmp_path)
@@ -108,7 +144,7 @@ class TestSplits:
 
     def test_splits_describe_themselves(self) -> None:
         split = Split({"a": 0.5, "b": 0.5}, group="g")
-        assert split.by == "g" and split.describe() == {"fractions": {"a": 0.5, "b": 0.5}, "group": "g"}
+        assert split.by == ["g"] and split.describe() == {"fractions": {"a": 0.5, "b": 0.5}, "group": "g"}
         assert as_split(split) is split and as_split(None) is None
         assert as_split({"a": 0.5, "b": 0.5}) == Split({"a": 0.5, "b": 0.5})
         with pytest.raises(DataError, match="must be a dict of fractions"):

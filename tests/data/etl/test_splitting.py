@@ -98,7 +98,7 @@ def test_duplicates_across_splits_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"fractions": {"a": 0.5, "b": 0.5}, "stratify": "x", "group": "y"}, "only one can decide"),
+        ({"fractions": {"a": 0.5, "b": 0.5}, "stratify": "x", "time": "y"}, "only one can decide"),
         ({"fractions": {"a": 0.5, "b": 0.5}, "column": "x"}, "leave out fractions"),
         ({"fractions": {"a": 1.5, "b": -0.5}}, "must be a fraction above 0"),
     ],
@@ -107,3 +107,12 @@ def test_duplicates_across_splits_are_reported(tmp_path: Path) -> None:
 def test_a_split_that_cannot_work_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         hop.Split(**arguments)
+
+
+@pytest.mark.parametrize("names", [("train", "valid"), ("valid", "train"), ("one", "two")])
+def test_statistics_are_those_of_the_rows_for_training(names: tuple[str, str], tmp_path: Path) -> None:
+    split = hop.Split(dict.fromkeys(names, 0.5), time="when")
+    source = {"when": [1, 2, 3, 4], "x": [1.0, 3.0, 10.0, 20.0]}
+    made = hop.prepare(source, tmp_path / "set", hop.Tabular({"x": hop.Number()}), partitions=1, split=split)
+    wanted = 15.0 if names[1] == "train" else 2.0
+    assert hop.load_recipe(made[names[0]]).fitted["x"]["moments"].mean == wanted

@@ -115,12 +115,12 @@ class RayPool(Pool):
     def carried(self, table: pa.Table) -> pa.Table:
         return table
 
-    def at_hand(self, chunks: Sequence[Chunk], column: str) -> Sequence[Chunk]:
-        """Return chunks with that column alone, which is fetched from the nodes."""
-        if not column or not chunks or chunks[0].dataset is not None:
+    def at_hand(self, chunks: Sequence[Chunk], columns: Sequence[str]) -> Sequence[Chunk]:
+        """Return chunks with those columns alone, which are fetched from the nodes."""
+        if not columns or not chunks or chunks[0].dataset is not None:
             return chunks
-        tasks = ((number, (chunk, column)) for number, chunk in enumerate(chunks))
-        found = dict(self.run(_column, tasks, threads=False, homes=[chunk.home for chunk in chunks]))
+        tasks = ((number, (chunk, columns)) for number, chunk in enumerate(chunks))
+        found = dict(self.run(_columns, tasks, threads=False, homes=[chunk.home for chunk in chunks]))
         return [dataclasses.replace(chunk, table=found[number], start=0) for number, chunk in enumerate(chunks)]
 
     def gathering(
@@ -239,8 +239,8 @@ def _missing(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if not Path(path).exists()]
 
 
-def _column(chunk: Chunk, name: str) -> pa.Table:
-    return chunk.read([name])
+def _columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
+    return chunk.read(names)
 
 
 def _parts(tasks: Sequence[tuple[tuple[Any, ...], Made, Sequence[Any]]]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hopfleet.data.etl.images import Images
+from hopfleet.data.etl.labels import Label
 from hopfleet.data.etl.listing import Files
 from hopfleet.data.etl.preparation import prepare, split
 from hopfleet.data.etl.recipe import Recipe, load_recipe
@@ -19,6 +20,7 @@ __all__ = [
     "ETLSpec",
     "Files",
     "Images",
+    "Label",
     "Moments",
     "Number",
     "Quantiles",

@@ -97,7 +97,7 @@ def _local(path: str, wanted: str) -> list[SourceFile]:
         raise DataError(f"{place}: holds the data sets {', '.join(parts)}; name one, as in {place / parts[0]}")
     if place.is_dir():
         listed = sorted(map(str, (each for each in place.rglob("*") if each.is_file())))
-        names = [name for name in listed if not Path(name).name.startswith((".", "_"))]
+        names = [name for name in listed if not _hidden(Path(name).relative_to(place))]
         if (place / "state.json").is_file():  # a data set that Hugging Face's library has saved
             names = [name for name in names if name.endswith(".arrow")]
         elif not wanted:
@@ -132,10 +132,16 @@ def _remote(url: str, wanted: str) -> list[SourceFile]:
     found = []
     for name, info in sorted(listed.items()):
         full = name if "://" in name else f"{scheme}://{name.lstrip('/') if scheme != 'file' else name}"
-        if info.get("type") == "file" and (wanted or _kind(full)[0]):
+        hidden = name.startswith(path) and name != path and _hidden(Path(name[len(path) :].lstrip("/")))
+        if info.get("type") == "file" and (wanted or _kind(full)[0]) and not hidden:
             version = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("mtime") or ""
             found.append(_found(full, wanted, int(info.get("size") or 0), str(version)))
     return found
+
+
+def _hidden(inside: Path) -> bool:
+    """Whether a path within a folder is that of a hidden file, or of one in a hidden folder, such as a notebook's."""
+    return inside.name.startswith((".", "_")) or any(part.startswith((".", "__")) for part in inside.parent.parts)
 
 
 def _found(path: str, wanted: str, size: int, version: str) -> SourceFile:
@@ -146,7 +152,7 @@ def _found(path: str, wanted: str, size: int, version: str) -> SourceFile:
             f"{path}: the ending of the name tells no format; pass hop.Files(path, format=...), one of "
             f"{', '.join(NAMES)}"
         )
-    if not size:
+    if not size and kind != "images":  # an image without bytes is a bad row
         raise DataError(f"{path}: is empty; remove it, or restore it")
     return SourceFile(path, kind, compression, size, version)
 

@@ -16,9 +16,12 @@ import pyarrow as pa
 
 from hopfleet.data import manifest
 from hopfleet.data.dataset import Dataset, open_dataset
+from hopfleet.data.etl.chunks import ColumnTypes
 from hopfleet.data.etl.listing import Files, find_files
-from hopfleet.data.etl.recipe import AsStored, BatchFunction, Recipe, RowFunction
+from hopfleet.data.etl.reading import header
+from hopfleet.data.etl.recipe import AsStored, BatchFunction, Recipe, RowFunction, WrongColumns
 from hopfleet.data.etl.tables import as_tables
+from hopfleet.data.etl.tabular import Tabular
 from hopfleet.data.etl.thesis import ThesisRecipe
 from hopfleet.errors import DataError
 from hopfleet.phrases import shown
@@ -65,6 +68,19 @@ def _content(tables: Sequence[pa.Table]) -> str:
             writer.write_table(table.combine_chunks())
         found.update(sink.getvalue())
     return found.hexdigest()
+
+
+def check_columns(recipe: Recipe, opened: Opened, layout: ColumnTypes) -> None:
+    """Raise WrongColumns if rows that were read lack a column that a recipe for tables names."""
+    if not isinstance(recipe, Tabular) or all(name in layout.types for name in recipe.inputs or recipe.labels):
+        return
+    file, names = opened.found[0] if opened.found else None, list(layout.types)
+    if opened.files is not None and file is not None and file.format in ("csv", "tsv"):
+        names = [*header(opened.files, file)]  # of these, only those that the recipe names were read
+    try:
+        recipe.check(names)
+    except WrongColumns as error:
+        raise WrongColumns(f"{'the source' if file is None else file.path}: {error}") from None
 
 
 def as_recipe(recipe: Any) -> Recipe:

@@ -29,8 +29,13 @@ from hopfleet.data.etl.chunks import Chunk
 from hopfleet.data.etl.listing import SourceFile
 from hopfleet.data.etl.memory import HELD_BYTES, Memory
 from hopfleet.data.etl.work import Made, PartitionRows, gather
+from hopfleet.domain import bounds
 from hopfleet.errors import DataError, HopfleetError
+from hopfleet.support.machine import this_machine
 from hopfleet.support.registry import Homes
+
+WORKER_BYTES = 8 << 20
+"""Bytes of source files for which a further process is worth its start."""
 
 ATTEMPTS = 3
 """Processes that may die over one piece of work."""
@@ -49,6 +54,15 @@ POOLS: Mapping[str, Any] = Homes({"ray": "hopfleet.backends.ray.preparing:RayPoo
 
 Numbered = tuple[int, Any]
 """The number of a task, and the task or its result."""
+
+
+def sensible_workers(workers: int | str, size: int) -> int:
+    """Return the number of workers for source files of ``size`` bytes, if the user leaves it open."""
+    if workers == "auto":
+        return max(1, min(this_machine().cores, size // WORKER_BYTES))
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise DataError(f"workers={workers!r}: must be 'auto' or an integer of at least 1")
+    return bounds.integer("workers", workers, most=bounds.MOST_WORKERS)
 
 
 class Pool:
@@ -84,8 +98,8 @@ class Pool:
         """Return a table if tasks cannot read it from the workspace, and must bring it with them; else None."""
         return None
 
-    def at_hand(self, chunks: Sequence[Chunk], column: str) -> Sequence[Chunk]:
-        """Return chunks that this process can read a column of."""
+    def at_hand(self, chunks: Sequence[Chunk], columns: Sequence[str]) -> Sequence[Chunk]:
+        """Return chunks that this process can read some columns of."""
         return chunks
 
     def gathering(

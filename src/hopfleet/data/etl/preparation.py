@@ -31,8 +31,8 @@ from hopfleet.data.etl.chunks import Chunk, ColumnTypes, Failure, divided, lacki
 from hopfleet.data.etl.dealing import Deal, Dealing
 from hopfleet.data.etl.images import Images, image_tables
 from hopfleet.data.etl.memory import Memory
-from hopfleet.data.etl.opening import Opened, as_recipe
-from hopfleet.data.etl.pool import POOLS, Pool
+from hopfleet.data.etl.opening import Opened, as_recipe, check_columns
+from hopfleet.data.etl.pool import POOLS, Pool, sensible_workers
 from hopfleet.data.etl.progress import ProgressLine
 from hopfleet.data.etl.reading import cut_pieces, expected_pieces, parse, stored_chunks
 from hopfleet.data.etl.recipe import (
@@ -43,7 +43,7 @@ from hopfleet.data.etl.recipe import (
     has_statistics,
     stored_recipe,
 )
-from hopfleet.data.etl.splitting import Split, as_split, assign, leaks
+from hopfleet.data.etl.splitting import Split, as_split, assign, leaks, training
 from hopfleet.data.etl.statistics import merged
 from hopfleet.data.etl.target import PREPARED, find_existing, open_prepared, put_in_place
 from hopfleet.data.etl.work import Made, PartitionRows, TooManyFailures, fit_chunk, fitted_early, make_chunk
@@ -58,13 +58,9 @@ from hopfleet.errors import DataError, UsageError
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.safe_text import masked_parts
 from hopfleet.support.files import json_text, make_folder, sync, write_text
-from hopfleet.support.machine import this_machine
 
 FAILED = "failed.jsonl"
 """The rows that failed in a preparation."""
-
-WORKER_BYTES = 8 << 20
-"""Bytes of source files for which a further process is worth its start."""
 
 OnError = Literal["raise", "skip", "keep"]
 Backend = Literal["local", "inline", "ray"]
@@ -163,11 +159,13 @@ def prepare(
         "partitions": operator.index(partitions),
         "seed": operator.index(seed),
         "split": None if divide is None else divide.describe(),
+        # Where "train" is not the first split, statistics were those of another one before.
+        **({"fitted": "train"} if divide is not None and training(list(divide.fractions)) else {}),
         "on_error": on_error,
     }
     if (existing := find_existing(target, job, overwrite)) is not None:
         return existing
-    count = 1 if backend == "inline" else _workers(workers, opened.size)
+    count = 1 if backend == "inline" else sensible_workers(workers, opened.size)
     with (
         workspace_for(target, {**job, "block": BLOCK_BYTES}) as space,
         ProgressLine(quiet) as progress,
@@ -209,6 +207,7 @@ def split(
     group: str = "",
     time: str = "",
     column: str = "",
+    time_format: str = "",
     partitions: int = 8,
     seed: int = 0,
     overwrite: bool = False,
@@ -217,15 +216,15 @@ def split(
     """Divide a data set, or any source of ``hop.prepare``, into data sets in folders named after ``fractions``.
 
     By default, rows are dealt at random. The values of the column ``stratify`` get the same shares in every split; rows
-    with equal values of ``group`` stay together; by ``time``, earlier rows come into earlier splits; and ``column``
-    holds the names of the splits itself. Rows that occur in several splits are counted in a warning.
+    with equal values of ``group`` stay together; by ``time``, earlier rows come into earlier splits, see ``hop.Split``;
+    and ``column`` holds the names of the splits itself. Rows that occur in several splits are counted in a warning.
     """
     usage = "e.g. data = hop.split(source, 'data', {'train': 0.8, 'valid': 0.2}), then train=data['train']"
     if not isinstance(folder, str | os.PathLike):
         raise UsageError(f"folder={shown(folder)}: must be the folder for the data sets of all splits, {usage}")
     if not fractions and not column:
         raise UsageError(f"fractions={shown(fractions)}: must be the share of the rows for each split, {usage}")
-    divide = Split(fractions or {}, stratify, group, time, column)
+    divide = Split(fractions or {}, stratify, group, time, column, time_format)
     options: dict[str, Any] = {"partitions": partitions, "seed": seed, "overwrite": overwrite, "quiet": quiet}
     made: dict[str, Dataset] = prepare(source, folder, split=divide, **options)
     return made
@@ -260,13 +259,14 @@ class _Preparation:
         layout = (
             layout_of(chunks) if opened.dataset is None else ColumnTypes({n: pa.null() for n in opened.dataset.columns})
         )
+        check_columns(self._recipe, opened, layout)
         names, paths = [""], [Path() for _ in chunks]
         if self._split is not None:
             make_folder(self._space.path / "splits")
             paths = [self._space.file("splits", number, ".npy") for number in range(len(chunks))]
             names = assign(self._split, self._pool.at_hand(chunks, self._split.by), layout, self._job["seed"], paths)
         layout = layout.only(self._recipe.inputs)
-        prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, paths))
+        prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, paths, training(names)))
         place = self._pool.workplace(self._space.path) / "made"
         makes = [
             (chunk, prepared, path, names, self._limit, place / f"{number:06d}.arrow")
@@ -280,7 +280,7 @@ class _Preparation:
 
     def _wanted(self) -> frozenset[str] | None:
         """Return the columns that the recipe and the split need; None for all."""
-        by = [] if self._split is None or not self._split.by else [self._split.by]
+        by = [] if self._split is None else self._split.by
         return None if self._recipe.inputs is None else frozenset([*self._recipe.inputs, *by])
 
     def _read(self, opened: Opened, wanted: frozenset[str] | None) -> list[Chunk]:
@@ -326,13 +326,16 @@ class _Preparation:
     def _count_read(self, _: int, chunks: list[Chunk]) -> None:
         self._progress.advance(sum(chunk.rows for chunk in chunks), sum(len(chunk.failures) for chunk in chunks))
 
-    def _fit(self, chunks: Sequence[Chunk], layout: ColumnTypes, splits: Sequence[Path]) -> Mapping[str, Any]:
+    def _fit(
+        self, chunks: Sequence[Chunk], layout: ColumnTypes, splits: Sequence[Path], train: int
+    ) -> Mapping[str, Any]:
         if not self._recipe.fits:
             return {}
         parts = [fitted_early(chunk, self._recipe, layout) for chunk in chunks]
         if any(part is None for part in parts):
             self._progress.stage("fitting", len(chunks))
-            tasks = ((chunk, self._recipe, layout, _load(path)) for chunk, path in zip(chunks, splits, strict=True))
+            places = zip(chunks, splits, strict=True)
+            tasks = ((chunk, self._recipe, layout, _load(path), train) for chunk, path in places)
             parts = self._space.do(
                 self._pool, "fit", fit_chunk, tasks, lambda number, _: self._progress.advance(chunks[number].rows),
                 threads=self._recipe.threads, homes=[chunk.home for chunk in chunks],
@@ -438,11 +441,3 @@ class _Preparation:
 def _load(splits: Path) -> Array | None:
     """Return the split of each row of a chunk; None if there are no splits."""
     return np.load(splits) if splits.name else None
-
-
-def _workers(workers: int | str, size: int) -> int:
-    if workers == "auto":
-        return max(1, min(this_machine().cores, size // WORKER_BYTES))
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise DataError(f"workers={workers!r}: must be 'auto' or an integer of at least 1")
-    return bounds.integer("workers", workers, most=bounds.MOST_WORKERS)

@@ -67,6 +67,13 @@ def expected_pieces(found: Sequence[SourceFile]) -> int:
     return sum(1 if file.compression or file.is_remote else -(-file.size // BLOCK_BYTES) for file in found)
 
 
+def header(files: Files, file: SourceFile) -> tuple[str, ...]:
+    """Return the names of all columns of a CSV file."""
+    with open_stream(file) as stream:
+        block = next(iter(cut_blocks(stream, file.path, quoted=True)))
+        return take_header(block, files, file)[0]
+
+
 def parse(
     piece: Piece, folder: Path, name: str, memory: Memory | None = None, recipe: Recipe | None = None
 ) -> list[Chunk]:

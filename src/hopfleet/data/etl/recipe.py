@@ -23,6 +23,7 @@ import pyarrow as pa
 from hopfleet.data.convert import row_columns
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.chunks import ColumnTypes
+from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.etl.statistics import from_json, to_json
 from hopfleet.errors import DataError, describe
 from hopfleet.support.code_digests import digests
@@ -86,6 +87,10 @@ class Recipe:
     def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
         """Return the columns to store for a batch of raw rows; ``fitted`` holds the merged statistics."""
         raise NotImplementedError(f"{type(self).__name__} must implement apply(batch, fitted)")
+
+    def outcomes(self, fitted: Mapping[str, Any]) -> Mapping[str, Outcome]:
+        """Return what the prepared labels stand for, by which predictions are given back in the terms of raw rows."""
+        return {}
 
     @property
     def fits(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pyarrow.compute as pc
 
 from hopfleet.data.columns import Array
 from hopfleet.data.etl.chunks import Chunk, ColumnTypes
+from hopfleet.data.etl.statistics import is_coded_text
 from hopfleet.data.spill import Sized
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.signatures import explained
@@ -23,11 +26,12 @@ from hopfleet.phrases import did_you_mean, listed
 @explained
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How rows are divided. The first split is the one for training, whose rows alone give statistics.
+    """How rows are divided. Statistics are those of the rows of "train", or of the first split if none has that name.
 
     ``fractions`` maps the names of splits to their shares of the rows. ``stratify`` names a column whose values have
-    the same shares in every split; ``group`` one whose equal values stay together; ``time`` one by which earlier rows
-    come into earlier splits. ``column`` names a column that holds the names of splits itself.
+    the same shares in every split; ``group`` one whose equal values stay together, which goes along with ``stratify``;
+    ``time`` one by which earlier rows come into earlier splits. Its texts are dates as in ISO 8601, numbers, or as
+    ``time_format`` says in the letters of ``strptime``. ``column`` names one that holds the names of splits itself.
     """
 
     fractions: Mapping[str, float] = field(default_factory=dict)
@@ -35,11 +39,18 @@ class Split:
     group: str = ""
     time: str = ""
     column: str = ""
+    time_format: str = ""
 
     def __post_init__(self) -> None:
         chosen = [name for name in ("stratify", "group", "time", "column") if getattr(self, name)]
-        if len(chosen) > 1:
-            raise DataError(f"{chosen[0]}= and {chosen[1]}=: only one can decide about the split")
+        if len(chosen) > 1 and chosen != ["stratify", "group"]:
+            raise DataError(
+                f"{chosen[0]}= and {chosen[1]}=: only one can decide about the split, or stratify= and group= together"
+            )
+        if self.time_format and not self.time:
+            raise DataError(
+                f"time_format={self.time_format!r}: tells how to read the column of time=, which is missing"
+            )
         if self.column and self.fractions:
             raise DataError(f"column={self.column!r}: names the split of each row, so leave out fractions")
         if self.column:
@@ -57,12 +68,12 @@ class Split:
             )
 
     @property
-    def by(self) -> str:
-        """The column that decides, if there is one."""
-        return self.stratify or self.group or self.time or self.column
+    def by(self) -> list[str]:
+        """The columns that decide."""
+        return [name for name in (self.stratify, self.group, self.time, self.column) if name]
 
     def describe(self) -> dict[str, Any]:
-        names = ("stratify", "group", "time", "column")
+        names = ("stratify", "group", "time", "column", "time_format")
         return {
             "fractions": dict(self.fractions),
             **{name: getattr(self, name) for name in names if getattr(self, name)},
@@ -79,20 +90,26 @@ def as_split(split: Split | Mapping[str, float] | None) -> Split | None:
 
 def assign(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int, paths: Sequence[Path]) -> list[str]:
     """Write the split of each row, a file per chunk, and return the names of the splits."""
-    if split.by and split.by not in layout.types:
-        near = did_you_mean(split.by, layout.types)
-        raise DataError(f"{split.by!r}: the rows have no such column; {near}there are {listed(split.by, layout.types)}")
+    for name in split.by:
+        if name not in layout.types:
+            near = did_you_mean(name, layout.types)
+            raise DataError(f"{name!r}: the rows have no such column; {near}there are {listed(name, layout.types)}")
     rows = sum(chunk.rows for chunk in chunks)
     names = list(split.fractions)
     if split.column:
         names = _names(split, chunks)
     elif rows < len(names):
         raise DataError(f"split={dict(split.fractions)}: {rows} rows are too few; every split needs one row at least")
-    makers = {"stratify": _stratified, "group": _grouped, "time": _by_time, "column": _named}
+    makers = {"group": _grouped, "stratify": _stratified, "time": _by_time, "column": _named}
     make = next((makers[name] for name in makers if getattr(split, name)), _dealt)
     for number, targets in enumerate(make(split, chunks, layout, seed)):
         np.save(paths[number], targets.astype(np.int16))
     return names
+
+
+def training(names: Sequence[str]) -> int:
+    """Return the place of the split whose rows give statistics."""
+    return names.index("train") if "train" in names else 0
 
 
 def sizes(rows: int, fractions: Sequence[float]) -> list[int]:
@@ -147,46 +164,107 @@ def _stratified(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed
 
 
 def _grouped(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int) -> Any:
-    counts: dict[str | None, int] = {}
+    counts: dict[str | None, dict[str | None, int]] = {}  # of each group, by stratum
     for chunk in chunks:
-        for value in _texts(chunk, split.group):
-            counts[value] = counts.get(value, 0) + 1
+        names = _texts(chunk, split.group)
+        strata = _texts(chunk, split.stratify) if split.stratify else itertools.repeat("")
+        for value, stratum in zip(names, strata, strict=False):
+            inside = counts.setdefault(value, {})
+            inside[stratum] = inside.get(stratum, 0) + 1
     groups = sorted(counts, key=lambda value: (value is None, value or ""))
     if len(groups) < len(split.fractions):
         raise DataError(
             f"group={split.group!r}: has {len(groups)} values, fewer than the {len(split.fractions)} splits"
         )
+    places = {
+        stratum: place for place, stratum in enumerate(dict.fromkeys(s for each in counts.values() for s in each))
+    }
+    rows = np.zeros((len(groups), len(places)))
+    for number, value in enumerate(groups):
+        for stratum, count in counts[value].items():
+            rows[number, places[stratum]] = count
     random = np.random.Generator(np.random.PCG64(derive(seed, "split")))
-    order = [groups[place] for place in random.permutation(len(groups))]
-    order.sort(key=lambda value: -counts[value])  # large groups first, so that small ones fill the gaps
-    wanted = np.array(list(split.fractions.values())) * sum(counts.values())
-    held, homes = np.zeros(len(wanted)), {}
-    for value in order:
-        home = int(np.argmax((wanted - held) / wanted))
-        homes[value], held[home] = home, held[home] + counts[value]
+    order = random.permutation(len(groups))
+    # Large groups first, so that small ones fill the gaps.
+    order = order[np.argsort(-rows.sum(axis=1)[order], kind="stable")]
+    wanted = np.outer(list(split.fractions.values()), rows.sum(axis=0))
+    held, homes = np.zeros(wanted.shape), {}
+    for number in order:
+        # The split that lacks most of the rows of these strata, weighted by the strata of the group.
+        gaps = ((wanted - held) / wanted) @ (rows[number] / rows[number].sum())
+        home = int(np.argmax(gaps))
+        homes[groups[number]] = home
+        held[home] += rows[number]
     for chunk in chunks:
         yield np.array([homes[value] for value in _texts(chunk, split.group)])
 
 
 def _by_time(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int) -> Any:
-    def times(chunk: Chunk) -> Array:
-        column = _column(chunk, split.time)
+    columns = [_column(chunk, split.time) for chunk in chunks]
+    columns = [column.cast(pa.string()) if is_coded_text(column.type) else column for column in columns]
+    for chunk, column in zip(chunks, columns, strict=True):
         if column.null_count:
             raise DataError(
                 f"{chunk.file}: {column.null_count} rows lack {split.time!r}, so they have no place in time"
             )
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            return np.asarray(column.to_pylist(), object)  # ISO 8601 sorts as text
-        if pa.types.is_temporal(column.type):
-            column = column.cast(pa.timestamp("us")).cast(pa.int64())
-        return np.asarray(column.combine_chunks())
-
-    every = np.sort(np.concatenate([times(chunk) for chunk in chunks]), kind="stable")
+    if any(pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in columns):
+        times = _read_times(split, chunks, columns)
+    else:
+        times = [
+            _numbers(column.cast(pa.timestamp("us")).cast(pa.int64()) if pa.types.is_temporal(column.type) else column)
+            for column in columns
+        ]
+    every = np.sort(np.concatenate(times), kind="stable")
     edges = np.cumsum(sizes(len(every), list(split.fractions.values())))[:-1]
     cuts = [every[edge] for edge in edges]
-    for chunk in chunks:
+    for each in times:
         # Equal times stay together, in the later split.
-        yield np.sum([times(chunk) >= cut for cut in cuts], axis=0)
+        yield np.sum([each >= cut for cut in cuts], axis=0)
+
+
+def _read_times(split: Split, chunks: Sequence[Chunk], columns: Sequence[pa.ChunkedArray]) -> list[Array]:
+    """Return the times that texts stand for; all are of one kind, since texts of several would not be in order."""
+
+    def stamps(column: pa.ChunkedArray) -> pa.ChunkedArray:
+        if split.time_format:
+            return pc.strptime(column, format=split.time_format, unit="us").cast(pa.int64())
+        return column.cast(pa.timestamp("us")).cast(pa.int64())
+
+    def zoned(column: pa.ChunkedArray) -> pa.ChunkedArray:
+        return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+
+    kinds = [stamps] if split.time_format else [stamps, zoned, *(_as(kind) for kind in (pa.int64(), pa.float64()))]
+    for read in kinds:
+        with contextlib.suppress(pa.ArrowInvalid):
+            return [_numbers(read(column)) for column in columns]
+    for chunk, column in zip(chunks, columns, strict=True):
+        for row, text in enumerate(column.to_pylist()):
+            if not _readable(text, kinds[:1] if split.time_format else kinds[:2]):
+                place = f"{chunk.file}, line {chunk.line_of(row)}"
+                kind = f"a date of the format {split.time_format!r}" if split.time_format else "a date as in 2024-05-31"
+                remedy = "correct it" if split.time_format else "tell how to read it, as in time_format='%m/%d/%Y'"
+                raise DataError(f"time={split.time!r}: {place}: {text!r} is not {kind}; {remedy}")
+    raise DataError(
+        f"time={split.time!r}: some rows have a time zone and others have none, so they have no order; give "
+        "all of them one"
+    )
+
+
+def _as(kind: pa.DataType) -> Callable[[pa.ChunkedArray], pa.ChunkedArray]:
+    return lambda column: column.cast(kind)
+
+
+def _readable(text: str, kinds: Sequence[Callable[[pa.ChunkedArray], pa.ChunkedArray]]) -> bool:
+    """Whether a text can be read as one of several kinds."""
+    for read in kinds:
+        with contextlib.suppress(pa.ArrowInvalid):
+            read(pa.chunked_array([[text]]))
+            return True
+    return False
+
+
+def _numbers(column: pa.ChunkedArray) -> Array:
+    return np.asarray(column.combine_chunks())
 
 
 def _names(split: Split, chunks: Sequence[Chunk]) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from hopfleet.data.columns import Array
 from hopfleet.data.convert import text_array
 from hopfleet.data.etl.csv_rows import bad_values
+from hopfleet.data.etl.labels import REMEDY, Label, Outcome
 from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
 from hopfleet.data.etl.statistics import Counts, Moments, Quantiles, is_coded_text, numbers, whole
 from hopfleet.domain import bounds
@@ -63,11 +64,18 @@ class Number:
             array = np.where(np.isnan(array), fill, array)
         if self.scale is None:
             return array.astype(np.float32)
-        middle, width = moments.mean, moments.deviation
-        if self.scale == "range":
-            middle, width = moments.least, (moments.greatest - moments.least) or 1.0
+        outcome = self.outcome(fitted)
         scaled = np.empty(array.shape, np.float32)
-        return np.divide(np.subtract(array, middle), width, out=scaled, casting="same_kind")
+        return np.divide(np.subtract(array, outcome.middle), outcome.width, out=scaled, casting="same_kind")
+
+    def outcome(self, fitted: Any) -> Outcome:
+        """Return what the prepared numbers stand for."""
+        if self.scale is None:
+            return Outcome()
+        moments: Moments = fitted["moments"]
+        if self.scale == "range":
+            return Outcome((), moments.least, (moments.greatest - moments.least) or 1.0)
+        return Outcome((), moments.mean, moments.deviation)
 
 
 @explained
@@ -110,6 +118,10 @@ class Category:
             )
         array = numbers(codes, -1).astype(np.int64)
         return array if self.unseen == "raise" else np.add(array, 1, out=array)
+
+    def outcome(self, fitted: Counts) -> Outcome:
+        """Return what the codes stand for, if every code is that of one category."""
+        return Outcome(tuple(fitted.common(self.at_most)))
 
 
 PARTS = ("year", "month", "day", "weekday", "hour", "minute", "second", "age")
@@ -228,7 +240,7 @@ class Text:
         return tokens if isinstance(tokens, Sequence) else list(tokens)
 
 
-Step = Number | Category | Date | Text
+Step = Number | Category | Date | Text | Label
 
 
 @explained
@@ -237,8 +249,10 @@ class Tabular(Recipe):
 
     ``columns`` maps names to ``hop.Number``, ``hop.Category``, ``hop.Date``, ``hop.Text``, or None to store a column as
     it is; other columns are left out. Without it, all columns are taken, each by its type. With ``stack="x"``, numbers
-    and dates are stored as one float32 array of that name. ``labels`` names the columns that raw data to predict may
-    lack.
+    and dates are stored as one float32 array of that name.
+
+    ``labels`` names the columns that models will predict, by default each with ``hop.Label()``. They are never stacked,
+    a row without its label fails, rows to predict may lack them, and predictions are given back in their terms.
     """
 
     arrow = True
@@ -249,23 +263,32 @@ class Tabular(Recipe):
     ) -> None:
         self.columns = None if columns is None else dict(columns)
         self.stack = stack
-        self.labels = [labels] if isinstance(labels, str) else list(labels)
+        named = [name for name, step in (self.columns or {}).items() if isinstance(step, Label)]
+        self.labels = list(dict.fromkeys([*([labels] if isinstance(labels, str) else labels), *named]))
         for name, step in (self.columns or {}).items():
             if step is not None and not isinstance(step, Step):
                 raise DataError(
                     f"columns={{{name!r}: {shown(step)}}}: must be hop.Number(), hop.Category(), hop.Date(), "
-                    "hop.Text() or None"
+                    "hop.Text(), hop.Label() or None"
                 )
+            if name in self.labels:
+                _check_label(name, step)
         if any(isinstance(step, Text) for step in (self.columns or {}).values()):
             self.threads = False  # a tokenizer is Python code
 
     @property
     def inputs(self) -> Sequence[str] | None:
-        return None if self.columns is None else list(self.columns)
+        return None if self.columns is None else list(dict.fromkeys([*self.columns, *self.labels]))
 
     def fit(self, batch: pa.Table) -> Mapping[str, Any]:
-        steps = self._steps(batch, labels=())  # rows to train with have their labels
-        return {name: step.fit(batch.column(name)) for name, step in steps.items() if step is not None}
+        fitted = {}
+        for name, step in self._steps(batch, labels=()).items():  # rows to train with have their labels
+            if step is not None:
+                try:
+                    fitted[name] = step.fit(batch.column(name))
+                except DataError as error:
+                    raise DataError(f"column {name!r}: {error}") from None
+        return fitted
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
         made: dict[str, Any] = {}
@@ -273,6 +296,8 @@ class Tabular(Recipe):
         for name, step in self._steps(batch, self.labels).items():
             column = batch.column(name)
             try:
+                if name in self.labels and pc.any(pc.is_null(column, nan_is_null=True)).as_py():
+                    raise DataError(REMEDY)
                 values = column if step is None else step.apply(column, fitted[name])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DataError) as error:
                 raise DataError(f"column {name!r}: {str(error).splitlines()[0]}") from None
@@ -284,16 +309,40 @@ class Tabular(Recipe):
 
     def _steps(self, table: pa.Table, labels: Sequence[str]) -> dict[str, Step | None]:
         """Return the steps of a table's columns; those of ``labels`` may be absent."""
-        if self.columns is None:
-            return {name: _by_type(table.schema.field(name).type) for name in table.column_names}
-        for name in self.columns:
-            if name not in table.column_names and name not in labels:
-                near = did_you_mean(name, table.column_names)
-                raise WrongColumns(
-                    f"has no column {name!r} for columns={{{name!r}: ...}}; {near}it has "
-                    f"{listed(name, table.column_names)}"
-                )
-        return {name: step for name, step in self.columns.items() if name in table.column_names}
+        given = self.columns
+        if given is None:
+            others = [name for name in table.column_names if name not in self.labels]
+            given = {name: _by_type(table.schema.field(name).type) for name in others}
+        steps = {**given, **{name: Label() for name in self.labels if name not in given}}
+        self.check(table.column_names, besides=labels)
+        return {name: step for name, step in steps.items() if name in table.column_names}
+
+    def check(self, names: Sequence[str], besides: Sequence[str] = ()) -> None:
+        """Raise WrongColumns unless rows with these columns, and those ``besides``, have all that the recipe needs."""
+        for name in [*(self.columns or {}), *self.labels]:
+            if name not in names and name not in besides:
+                asked = f"labels={name!r}" if name in self.labels else f"columns={{{name!r}: ...}}"
+                near = did_you_mean(name, names)
+                raise WrongColumns(f"has no column {name!r} for {asked}; {near}it has {listed(name, names)}")
+
+    def outcomes(self, fitted: Mapping[str, Any]) -> Mapping[str, Outcome]:
+        found = {name: (self.columns or {}).get(name, Label()) for name in self.labels if name in fitted}
+        steps = {name: step for name, step in found.items() if isinstance(step, Number | Category | Label)}
+        return {name: step.outcome(fitted[name]) for name, step in steps.items()}
+
+
+def _check_label(name: str, step: Step | None) -> None:
+    """Raise DataError for a step that would make up labels."""
+    if isinstance(step, Number) and step.missing != "raise":
+        raise DataError(
+            f"columns={{{name!r}: hop.Number(missing={step.missing!r})}}: is among labels=, and labels are never made "
+            "up; leave missing= out, and rows without a label with hop.prepare(on_error='skip')"
+        )
+    if isinstance(step, Category) and step.unseen != "raise":
+        raise DataError(
+            f"columns={{{name!r}: hop.Category()}}: is among labels=, and a missing or new one would become class 0; "
+            "leave it out of columns=, or use hop.Category(unseen='raise')"
+        )
 
 
 def coded(table: pa.Table, recipe: Recipe | None) -> pa.Table:
@@ -301,10 +350,12 @@ def coded(table: pa.Table, recipe: Recipe | None) -> pa.Table:
 
     Other recipes get their text as it is.
     """
-    steps = recipe.columns or {} if type(recipe) is Tabular else {}
+    steps: dict[str, Step | None] = {}
+    if type(recipe) is Tabular:
+        steps = {**dict.fromkeys(recipe.labels, Label()), **(recipe.columns or {})}
     for name, step in steps.items():
         place = table.schema.get_field_index(name)
-        if isinstance(step, Category) and place >= 0 and pa.types.is_string(table.schema.field(place).type):
+        if isinstance(step, Category | Label) and place >= 0 and pa.types.is_string(table.schema.field(place).type):
             table = table.set_column(place, name, table.column(place).dictionary_encode())
     return table
 

@@ -86,11 +86,13 @@ class Made:
         return self.hashes[self.bounds[split] : self.bounds[split + 1]]
 
 
-def fit_chunk(chunk: Chunk, recipe: Recipe, layout: ColumnTypes, splits: Array | None) -> list[Mapping[str, Any]]:
-    """Return the statistics of a chunk's training rows, which are those of split 0."""
+def fit_chunk(
+    chunk: Chunk, recipe: Recipe, layout: ColumnTypes, splits: Array | None, train: int = 0
+) -> list[Mapping[str, Any]]:
+    """Return the statistics of a chunk's training rows, which are those of the split with the number ``train``."""
     table = read_rows(chunk, layout)
     if splits is not None:
-        table = table.take(number_array(np.flatnonzero(splits == 0)))
+        table = table.take(number_array(np.flatnonzero(splits == train)))
     parts = (table.slice(start, BATCH_ROWS) for start in range(0, table.num_rows, BATCH_ROWS))
     try:
         return [recipe.fit(part if recipe.arrow else plain_batch(part, layout)) for part in parts]
