@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument("--seed", type=int, help="seed of the first repetition; each other one adds 1")
-    parser.add_argument("command", nargs="+")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
     asked = parser.parse_args()
     first = random.randrange(10**6) if asked.seed is None else asked.seed
     seeds: dict[str, list[int]] = defaultdict(list)
