@@ -119,6 +119,9 @@ def predict(
             autocompletion=completing.trials,
         ),
     ] = None,
+    keep: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Columns of the rows to write before the predictions.")
+    ] = "",
     workers: Workers = None,
     backend: WhereWorkersRun = "local",
 ) -> int:
@@ -134,7 +137,9 @@ def predict(
     results = Results(find_run(name))
     chosen = results.best if trial is None else find_trial(results, trial)
     task, _ = task_and_train(results)
-    rows = chosen.predict(data, to=to, task=task, workers="auto" if workers is None else workers, backend=backend)
+    columns = [column.strip() for column in keep.split(",") if column.strip()]
+    place: Any = {"workers": "auto" if workers is None else workers, "backend": backend}
+    rows = chosen.predict(data, to=to, task=task, keep=columns, **place)
     echo(f"{rows:,} predictions of {chosen.id} in {to}")
     return 0
 

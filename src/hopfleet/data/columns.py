@@ -20,6 +20,10 @@ from hopfleet.errors import DataError
 Array = npt.NDArray[Any]
 
 
+class NoRows(DataError):
+    """A source has no rows, which is nothing wrong for rows to predict."""
+
+
 class Kind(Enum):
     """The form of a column's rows in a batch."""
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from hopfleet.data import manifest
 from hopfleet.data.cells import Cells
+from hopfleet.data.columns import NoRows
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.files import write_partition
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder, why
@@ -221,7 +222,7 @@ def _accepted(
 
 def _check_rows(rows: int, partitions: int) -> None:
     if not rows:
-        raise DataError("the source is empty; it must have at least one row per partition")
+        raise NoRows("the source is empty; it must have at least one row per partition")
     if rows < partitions:
         raise DataError(f"partitions={partitions}: must be at most the number of rows, {rows}")
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopfleet.data.etl.recipe import ARRAYS, PICKLE, RECIPE, Prepared, load_recipe
+from hopfleet.data.kept import Kept
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError, describe
@@ -34,7 +35,7 @@ from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.joining import EXAMPLES, check_deviation, joined
 from hopfleet.runs.opened_run import OpenedRun
-from hopfleet.runs.prediction import check_hook, check_target, collected, predictions
+from hopfleet.runs.prediction import check_hook, check_target, collected, columns_to_keep, predictions
 from hopfleet.runs.replacing import check_place, difference, put_in_place
 from hopfleet.runs.sealing import is_sealed, seal
 from hopfleet.runs.verify import find_data
@@ -104,20 +105,21 @@ class Bundle:
             return models[0]
         return framework.ensemble(models, [each["weight"] for each in members], logits=self.content["logits"])
 
-    def predict(self, rows: Any, *, to: Any = None, batch_size: int = 1024) -> Any:
+    def predict(self, rows: Any, *, to: Any = None, batch_size: int = 1024, keep: str | Sequence[str] = ()) -> Any:
         """Return predictions for new rows as an Arrow table, or write them and return their number.
 
         Rows are a data set, its folder, or any source of ``hop.partition``. Raw rows pass through the recipe of the
-        bundle, if it has one. ``to`` is as in ``trial.predict``.
+        bundle, if it has one. ``to`` and ``keep`` are as in ``trial.predict``.
         """
-        path, model = check_target(to), self.model
+        path, model, beside = check_target(to), self.model, columns_to_keep(keep)
         check_hook(self._task, lambda: model)
         if self.has_recipe:
             self._check_same()
         recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
         with temporary_folder("hopfleet-") as folder:
-            data = open_data(rows, self.content["columns"], recipe, folder / "data", labelled=False)
-            with naming_differences(data, self.content["columns"], labelled=False):
+            found = open_data(rows, self.content["columns"], recipe, folder / "data", labelled=False, keep=beside)
+            data = Kept(found, beside)
+            with naming_differences(data.rows, self.content["columns"], labelled=False):
                 made = predictions(self._task, model, self._guest, data, batch_size, outcomes_of(recipe))
                 return collected(made, path, to)
 

@@ -88,10 +88,11 @@ class Ensemble:
         batch_size: int = 1024,
         workers: int | Auto = "auto",
         backend: Backend | BackendName | str = "local",
+        keep: str | Sequence[str] = (),
     ) -> Any:
         """Return the predictions for new rows, or write them; see ``trial.predict``. Every row is read once."""
         place = Place(workers, backend)
-        return predict(self.results, self.weights, data, to, self._task, place, batch_size, logits=self.logits)
+        return predict(self.results, self.weights, data, to, self._task, place, batch_size, keep, logits=self.logits)
 
     def export(self, path: str | os.PathLike[str], *, format: str = "bundle") -> Exported:  # noqa: A002
         """Write the ensemble as one model: a bundle by default, or another format of ``trial.export``."""

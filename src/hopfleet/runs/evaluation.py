@@ -18,6 +18,7 @@ from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.etl.preparation import prepare
 from hopfleet.data.etl.recipe import RECIPE, Batch, Prepared, Recipe, load_recipe
+from hopfleet.data.kept import packed
 from hopfleet.data.manifest import FILE
 from hopfleet.domain.rowsum import means
 from hopfleet.errors import DataChanged, DataError, TaskError
@@ -99,13 +100,14 @@ class Again(Recipe):
 
     arrow = True
 
-    def __init__(self, prepared: Prepared, labelled: bool) -> None:
+    def __init__(self, prepared: Prepared, labelled: bool, keep: Sequence[str]) -> None:
         self.prepared = prepared
         self.labelled = labelled
+        self.keep = list(keep)
 
     @property
     def inputs(self) -> Sequence[str] | None:
-        return list(self.prepared.layout.types)
+        return list(dict.fromkeys([*self.prepared.layout.types, *self.keep]))
 
     @property
     def texts(self) -> Sequence[str]:
@@ -113,9 +115,10 @@ class Again(Recipe):
         return [name for name, kind in kinds if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
+        kept = packed(batch, self.keep) if self.keep else {}
         if not self.labelled:  # whether they are there, are missing or new, plays no part
             batch = batch.drop_columns([name for name in self.prepared.recipe.labels if name in batch.column_names])
-        return self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled))
+        return {**self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled)), **kept}
 
 
 def open_data(
@@ -125,13 +128,15 @@ def open_data(
     folder: Path,
     *,
     labelled: bool = True,
+    keep: Sequence[str] = (),
 ) -> Dataset:
     """Return data as a data set with the columns of the training data; unless ``labelled``, without their labels.
 
-    Raw files pass through the recipe that prepared the training data; other sources are partitioned as they are. Both
-    keep the order of their rows, and are written to ``folder``.
+    Raw files pass through the recipe that prepared the training data, with the columns to ``keep`` packed beside what
+    it makes; other sources are partitioned as they are. Both keep the order of their rows, and are written to
+    ``folder``.
     """
-    found = _opened(data, recipe, folder, labelled)
+    found = _opened(data, recipe, folder, labelled, keep)
     wanted = list(columns)
     missing = [name for name in wanted if name not in found.columns]
     if missing and (labelled or missing == wanted):
@@ -178,7 +183,9 @@ def outcomes_of(recipe: Callable[[], Prepared] | None) -> Mapping[str, Outcome]:
     return prepared.recipe.outcomes(prepared.fitted)
 
 
-def _opened(data: Any, recipe: Callable[[], Prepared] | None, folder: Path, labelled: bool) -> Dataset:
+def _opened(
+    data: Any, recipe: Callable[[], Prepared] | None, folder: Path, labelled: bool, keep: Sequence[str]
+) -> Dataset:
     if isinstance(data, Dataset):
         return data
     named = isinstance(data, str | os.PathLike)
@@ -186,7 +193,7 @@ def _opened(data: Any, recipe: Callable[[], Prepared] | None, folder: Path, labe
         return open_dataset(data)
     if recipe is None:
         return partition(data, folder, partitions=1, overwrite=True)
-    again, made = Again(recipe(), labelled), None
+    again, made = Again(recipe(), labelled, keep), None
     with contextlib.suppress(DataChanged):
         made = prepare(data, folder, again, partitions=1, quiet=True)
     opened: Dataset = made or prepare(data, folder, again, partitions=1, quiet=True, overwrite=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from hopfleet.data import Dataset
+from hopfleet.data.columns import NoRows
 from hopfleet.data.etl.labels import Outcome
+from hopfleet.data.kept import Kept
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import lacks_predict
@@ -65,23 +67,31 @@ def predict(
     task: Task,
     place: Place,
     batch_size: int,
+    keep: str | Sequence[str],
     *,
     logits: bool = False,
 ) -> Any:
     """Return the predictions of a run's model, or of an ensemble, for new rows; or write them and return their number.
 
-    Every row is read once, and workers share the partitions.
+    Every row is read once, and workers share the partitions. The columns to ``keep`` stand before the predictions.
     """
-    path, train = check_target(to), find_data(results.folder, "train")
+    path, train, beside = check_target(to), find_data(results.folder, "train"), columns_to_keep(keep)
     check_hook(task, lambda: joined(results, weights, task, logits=logits)[0])
     if to is iter:
         model, guest = joined(results, weights, task, logits=logits)
-        return _iterated(task, model, guest, data, train, batch_size)
+        return _iterated(task, model, guest, data, train, batch_size, beside)
     first = candidate(results, next(iter(weights)))
-    work = job(results, weights, data, task, logits=logits, batch_size=batch_size)
+    options: dict[str, Any] = {"keep": beside} if beside else {}
+    work = job(results, weights, data, task, logits=logits, batch_size=batch_size, **options)
     with space_for(path, work) as space:
-        opened = pieces(open_data(data, train.columns, recipe_of(train), space / "data", labelled=False))
-        output = output_in(space, opened, ".arrow" if path is None or path.suffix else ".parquet")
+        try:
+            found = open_data(data, train.columns, recipe_of(train), space / "data", labelled=False, keep=beside)
+        except NoRows:
+            model, guest = joined(results, weights, task, logits=logits)
+            return collected(none(task, model, guest, train, beside), path, to)
+        kept = Kept(pieces(found), beside)
+        opened = kept.rows
+        output = output_in(space, opened, ".arrow" if path is None or path.suffix or beside else ".parquet")
         outcomes = outcomes_of(recipe_of(train))
         working = InferenceTask(task, output, members(results, weights), logits=logits, outcomes=outcomes)
         with naming_differences(opened, train.columns, labelled=False):
@@ -95,12 +105,18 @@ def predict(
                 place=place,
                 batch_size=batch_size,
             )
-        return _finished(output, opened, path, to)
+        return _finished(output, kept, path, to)
 
 
-def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
+def _finished(output: Output, kept: Kept, path: Path | None, to: Any) -> Any:
     """Put the predictions for all partitions together."""
-    made = (batch for part in range(len(data)) for batch in stored(output.file(part)))
+    data = kept.rows
+    if path is not None and not path.suffix and output.ending != ".parquet":
+        final = Output(output.folder, ".parquet")
+        for part in range(len(data)):
+            write(kept.beside(part, stored(output.file(part))), final.file(part))
+        output = final
+    made = (batch for part in range(len(data)) for batch in kept.beside(part, stored(output.file(part))))
     if path is None:
         # The files are about to be removed: a table of their mapped pages would lose its rows.
         table = pa.Table.from_batches([pa.concat_batches([batch]) for batch in made])
@@ -115,13 +131,34 @@ def _finished(output: Output, data: Dataset, path: Path | None, to: Any) -> Any:
 
 
 def _iterated(
-    task: Task, model: Any, guest: Guest, data: Any, train: Dataset, batch_size: int
+    task: Task, model: Any, guest: Guest, data: Any, train: Dataset, batch_size: int, keep: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     recipe = recipe_of(train)
     with temporary_folder("hopfleet-") as folder:
-        opened = open_data(data, train.columns, recipe, folder / "data", labelled=False)
-        with naming_differences(opened, train.columns, labelled=False):
-            yield from predictions(task, model, guest, opened, batch_size, outcomes_of(recipe))
+        try:
+            opened = open_data(data, train.columns, recipe, folder / "data", labelled=False, keep=keep)
+        except NoRows:
+            yield from none(task, model, guest, train, keep)
+            return
+        kept = Kept(opened, keep)
+        with naming_differences(kept.rows, train.columns, labelled=False):
+            yield from predictions(task, model, guest, kept, batch_size, outcomes_of(recipe))
+
+
+def columns_to_keep(keep: Any) -> list[str]:
+    """Return the names of the columns that stand beside predictions."""
+    names = [keep] if isinstance(keep, str) else keep
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"keep={shown(keep)}: must be names of columns of the rows, as in keep=['id']")
+    return list(dict.fromkeys(names))
+
+
+def none(task: Task, model: Any, guest: Guest, train: Dataset, keep: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the predictions for no rows: the columns of those for a row of the training data."""
+    with guest.within():
+        made = predicted(task, model, train.head(1), outcomes=outcomes_of(recipe_of(train)))
+    columns = {**{name: pa.nulls(0) for name in keep}, **dict(zip(made.schema.names, made.columns, strict=True))}
+    yield pa.RecordBatch.from_pydict({name: column.slice(0, 0) for name, column in columns.items()})
 
 
 def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any:
@@ -141,11 +178,15 @@ def collected(made: Iterator[pa.RecordBatch], path: Path | None, to: Any) -> Any
 
 
 def predictions(
-    task: Task, model: Any, guest: Guest, data: Dataset, batch_size: int, outcomes: Mapping[str, Outcome]
+    task: Task, model: Any, guest: Guest, kept: Kept, batch_size: int, outcomes: Mapping[str, Outcome]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the predictions for all rows of a data set, partition after partition."""
-    for part in range(len(data)):
-        for batch in data.batches(part, batch_size=batch_size):
+
+    def made(part: int) -> Iterator[pa.RecordBatch]:
+        for batch in kept.rows.batches(part, batch_size=batch_size):
             with guest.within():
-                made = predicted(task, model, batch, outcomes=outcomes)
-            yield made
+                found = predicted(task, model, batch, outcomes=outcomes)
+            yield found
+
+    for part in range(len(kept.rows)):
+        yield from kept.beside(part, made(part))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypedDict, Unpack, overload
 
 from hopfleet.domain.choices import Auto, BackendName
@@ -27,6 +27,7 @@ class HowToPredict(TypedDict, total=False):
     batch_size: int
     workers: int | Auto
     backend: Backend | BackendName | str
+    keep: str | Sequence[str]
 
 
 class TrialResult(OpenedTrial[ModelT]):
@@ -99,13 +100,15 @@ class TrialResult(OpenedTrial[ModelT]):
         batch_size: int = 1024,
         workers: int | Auto = "auto",
         backend: Backend | BackendName | str = "local",
+        keep: str | Sequence[str] = (),
     ) -> Any:
         """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
 
         ``data`` is as in ``test``; raw data may lack labels. ``to`` may be ``pandas.DataFrame``, ``iter`` for batches,
-        or a .parquet, .csv or .arrow file or a folder to write. A killed call goes on when it is made again.
+        or a .parquet, .csv or .arrow file or a folder to write. The columns of the rows to ``keep`` stand before the
+        predictions. A killed call goes on when it is made again.
         """
         from hopfleet.runs.prediction import predict
 
         found, place = self._run.find_task(task), Place(workers, backend)
-        return predict(self._run, {self.id: 1.0}, data, to, found, place, batch_size)
+        return predict(self._run, {self.id: 1.0}, data, to, found, place, batch_size, keep)

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from hopfleet.data import manifest
-from hopfleet.data.columns import Array
+from hopfleet.data.columns import Array, NoRows
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.blocks import BLOCK_BYTES
 from hopfleet.data.etl.chunks import Chunk, ColumnTypes, Failure, divided, lacking, layout_of, save_table
@@ -255,7 +255,7 @@ class _Preparation:
         if not self._recipe.threads:
             chunks = divided(chunks, self._pool.nodes)
         if not sum(chunk.rows for chunk in chunks):
-            raise DataError("the source has no rows; it must have at least one per partition")
+            raise NoRows("the source has no rows; it must have at least one per partition")
         layout = (
             layout_of(chunks) if opened.dataset is None else ColumnTypes({n: pa.null() for n in opened.dataset.columns})
         )
