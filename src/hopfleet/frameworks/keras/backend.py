@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -65,6 +66,23 @@ def numeric_threads(count: int) -> Iterator[None]:
             tensorflow.config.threading.set_intra_op_parallelism_threads(count)
             tensorflow.config.threading.set_inter_op_parallelism_threads(1)
     yield
+
+
+NAMES = "object_name_uids"
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Number the names of new objects from the start, as in a new process.
+
+    Otherwise the metric of a second model would be called ``auc_1`` where that of the first is called ``auc``.
+    """
+    before = global_state.get_global_attribute(NAMES)
+    global_state.set_global_attribute(NAMES, defaultdict(int))
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(NAMES, before)
 
 
 DEFAULTS = {"floatx": "float32", "image_data_format": "channels_last", "dtype_policy": "float32", "epsilon": 1e-7}

@@ -39,6 +39,7 @@ class KerasFramework(Framework):
     def model(self, config: Config, checkpoint: Path) -> Model:
         session = self.open(config, seed=0, placement=CPU, threads=os.cpu_count() or 1)
         session.load(checkpoint)
+        session.finish()
         return session.model
 
     def export(self, config: Config, checkpoint: Path, path: Path) -> float:

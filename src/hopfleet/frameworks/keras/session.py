@@ -23,6 +23,7 @@ from hopfleet.frameworks.base import Batch, Batches
 from hopfleet.frameworks.example import GivesExamples, example_of
 from hopfleet.frameworks.host import HostSession, Streams
 from hopfleet.frameworks.keras import backend
+from hopfleet.frameworks.keras.belongings import Belongings
 from hopfleet.frameworks.keras.callbacks import EpochCallbacks
 from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.whole_set import States, collected
@@ -55,9 +56,10 @@ class KerasSession(HostSession):
     def __init__(self, task: Hooks, config: Config, *, seed: int, threads: int) -> None:
         super().__init__(config, seed=seed, threads=threads)
         self.hooks = task.for_config(config)
-        with self.environment():
+        with self.environment(), backend.fresh_names():
             self.model: Model = checked(self.hooks.build(self.config))
             self._callbacks = EpochCallbacks(self.hooks.callbacks(self.config), self.model)
+            self._belongings = Belongings(self.model, self.hooks)
         self.check_config(config)
         #: The shapes and types of the inputs if the model was built for the first batch; None before.
         self._shape: Any = None
@@ -103,7 +105,11 @@ class KerasSession(HostSession):
             if not isinstance(result, Mapping):
                 raise TaskError(f"train() returned {shown(result)}: must be a dict of names to numbers")
             self.model.reset_metrics()
-        found = {f"train_{name}": _sum(value, batches.rows) for name, value in result.items()}
+        found = {
+            f"train_{each}": number if isinstance(number, RowSum) else RowSum.of(number, batches.rows)
+            for name, value in result.items()
+            for each, number in _numbers(name, value).items()
+        }
         loss = found.get("train_loss")
         if loss is not None and not math.isfinite(loss.mean):
             raise NotFinite(f"the loss is {loss.mean} after {len(batches)} batches", batch=len(batches))
@@ -123,11 +129,22 @@ class KerasSession(HostSession):
         self.model.reset_metrics()
         found = self.model.test_on_batch(x, y, sample_weight=weight, return_dict=True)
         rows, whole = len(keras.tree.flatten(x)[0]), self._whole_names()
-        means = {name: RowSum.of(float(value), rows) for name, value in found.items() if name not in whole}
+        means = {
+            each: RowSum.of(number, rows)
+            for name, value in found.items()
+            if name not in whole
+            for each, number in _numbers(name, value).items()
+        }
         state = {str(number): value(each) for number, each in enumerate(self.model.metrics_variables)} if whole else {}
         if first and whole:
             self._check_sums(lambda: self.model.test_on_batch(x, y, sample_weight=weight))
-        return means | collected({name: States(_Merged(self.model, name), state) for name in found if name in whole})
+        parts = {
+            each: States(_Merged(self.model, name, place), state)
+            for name in found
+            if name in whole
+            for place, each in enumerate(_numbers(name, found[name]))
+        }
+        return means | collected(parts)
 
     def _check_sums(self, repeat: Callable[[], object]) -> None:
         """Raise TaskError if the state of a metric of the user's own does not double when a batch is repeated.
@@ -204,6 +221,7 @@ class KerasSession(HostSession):
             "fresh": self._fresh,
             "variables": [value(each) for each in self._variables],
             "callbacks": self._callbacks.state(),
+            "belongings": self._belongings.state(),
         }
 
     def restore(self, state: Tree) -> None:
@@ -219,8 +237,15 @@ class KerasSession(HostSession):
         with self.environment(0):
             for each, kept in zip(mine, saved, strict=True):
                 each.assign(kept)
+            if "belongings" in state:  # release 0.1 had none
+                self._belongings.restore(state["belongings"])
         self._shape, self._dtype, self._fresh = state["shape"], state.get("dtype"), state["fresh"]
         self._callbacks.restore(state["callbacks"])
+
+    def finish(self) -> None:
+        """Give the model the values that it has when training is over, as ``model.fit`` does at its end."""
+        with self.environment(0):
+            self._belongings.finish()
 
     # -------------------------------------------------------------------------------------------- environment
 
@@ -277,8 +302,8 @@ class _Built:
 class _Merged:
     """Makes the value of a metric from its states after each batch, which add up, as on several devices in Keras."""
 
-    def __init__(self, model: Model, name: str) -> None:
-        self._model, self._name = model, name
+    def __init__(self, model: Model, name: str, place: int) -> None:
+        self._model, self._name, self._place = model, name, place
 
     def __call__(self, states: Sequence[Mapping[str, Any]]) -> Any:
         with keras.device("cpu"):
@@ -286,7 +311,7 @@ class _Merged:
                 variable.assign(sum(state[str(number)] for state in states))
             found = keras.ops.convert_to_numpy(self._model.get_metrics_result()[self._name])
             self._model.reset_metrics()
-        return found
+        return found.reshape(-1)[self._place]
 
 
 def _brief(state: np.ndarray[Any, Any]) -> str:
@@ -294,8 +319,12 @@ def _brief(state: np.ndarray[Any, Any]) -> str:
     return f"was {state.item():g}" if state.size == 1 else f"had the sum {state.sum():g}"
 
 
-def _sum(value: Any, rows: int) -> RowSum:
-    return value if isinstance(value, RowSum) else RowSum.of(float(value), rows)
+def _numbers(name: str, value: Any) -> dict[str, Any]:
+    """Return a value as a number, or one with several, such as the F1 score of each class, as numbers by name."""
+    if isinstance(value, RowSum) or np.ndim(value) == 0:
+        return {name: value if isinstance(value, RowSum) else float(value)}
+    numbers = np.asarray(keras.ops.convert_to_numpy(value)).reshape(-1)
+    return {f"{name}_{place}": float(number) for place, number in enumerate(numbers)}
 
 
 def value(variable: Any) -> np.ndarray[Any, np.dtype[Any]]:
