@@ -7,6 +7,7 @@ those of the model and its layers.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import pickle
 from collections.abc import Iterator, Mapping
@@ -91,21 +92,16 @@ class Belongings:
         return found
 
 
+@functools.cache
 def _usual() -> frozenset[str]:
     """Return the attributes that Keras itself sets on any model."""
-    if not USUAL:
 
-        class Bare(keras.Model):  # type: ignore[misc]
-            pass
+    class Bare(keras.Model):  # type: ignore[misc]
+        pass
 
-        model = Bare()
-        model.compile(optimizer="sgd", loss="mse")
-        USUAL.update(vars(model), vars(keras.layers.Dense(1)), ("stop_training", "optimizer"))
-    return frozenset(USUAL)
-
-
-USUAL: set[str] = set()
-"""Names of attributes, found when they are first asked for."""
+    model = Bare()
+    model.compile(optimizer="sgd", loss="mse")
+    return frozenset([*vars(model), *vars(keras.layers.Dense(1)), "stop_training", "optimizer"])
 
 
 def _optimizers(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
