@@ -22,7 +22,7 @@ from tests.helpers.tables import stored
     ("name", "text", "message"),
     [
         ("a.csv", "x\n" + "1\n2\noops\n4\n" * 9, r"a\.csv, line 4: column 'x' has 'oops' among numbers"),
-        ("a.csv", "x,y\n1,caf\xe9\n", r"a\.csv, line 2: column 'y' is not UTF-8; convert the file, as in: iconv"),
+        ("a.csv", "x,y\n1,caf\xe9\n", r"a\.csv, line 2: column 'y' is not UTF-8; name the encoding, as in hop.Files"),
         ("a.csv", "x,\xe9\n1,2\n", r"a\.csv, line 1: the header is not UTF-8"),
         ("a.csv", "x;y\n1;2\n", r"a\.csv, line 1: has a single column, 'x;y'; name the delimiter: .*delimiter=';'"),
         ("a.csv", 'x,y\n1,2\n3,"4\n5,6\n', r"a\.csv, line 3: a quote is never closed"),

@@ -63,7 +63,8 @@ def take_header(block: Block, files: Files, file: SourceFile) -> tuple[tuple[str
 
 
 def _delimiter(files: Files, file: SourceFile) -> str:
-    return files.delimiter or ("\t" if file.format == "tsv" else ",")
+    # Where fractions follow a comma, values are divided by semicolons.
+    return files.delimiter or ("\t" if file.format == "tsv" else ";" if files.decimal == "," else ",")
 
 
 def parse_csv(
@@ -86,6 +87,7 @@ def parse_csv(
         column_types={name: pa.string() for name in (*types, *texts)},  # converted below, where rows can be named
         null_values=[*arrow_csv.ConvertOptions().null_values, *files.missing],
         strings_can_be_null=True,
+        decimal_point=files.decimal,
         include_columns=None if wanted is None else [name for name in names if name in wanted] or list(names[:1]),
     )
     try:
@@ -112,7 +114,7 @@ def parse_csv(
     if len(lines) != table.num_rows:  # quotes that the parser understands in another way
         lines = np.minimum(block.line + np.arange(table.num_rows), block.last_line)
     _refuse_other_encodings(table, lines, file)
-    table, lines, more = _converted(table, types, lines, file)
+    table, lines, more = _converted(table, types, lines, file, files.decimal)
     _refuse_mostly_numbers(table, {*types, *texts}, lines, file)
     return table, block.line, lines, (*failures, *more)
 
@@ -131,7 +133,7 @@ def _open_quote(block: Block, delimiter: str) -> int | None:
 
 
 def _not_utf8(what: str) -> str:
-    return f"{what} is not UTF-8; convert the file, as in: iconv -f latin1 -t utf-8"
+    return f"{what} is not UTF-8; name the encoding, as in hop.Files(path, encoding='latin-1')"
 
 
 def _refuse_other_encodings(table: pa.Table, lines: Any, file: str) -> None:
@@ -158,11 +160,14 @@ def _types(files: Files, names: Sequence[str], file: str) -> dict[str, pa.DataTy
 
 
 def _converted(
-    table: pa.Table, types: dict[str, pa.DataType], lines: Any, file: str
+    table: pa.Table, types: dict[str, pa.DataType], lines: Any, file: str, decimal: str
 ) -> tuple[pa.Table, Any, list[Failure]]:
     """Convert columns of text to the given types. Rows whose values cannot be converted are left out and returned."""
     failures: dict[int, Failure] = {}
     for name, kind in types.items():
+        if decimal != "." and pa.types.is_floating(kind):
+            plain = pc.replace_substring(table.column(name), decimal, ".")
+            table = table.set_column(table.schema.get_field_index(name), name, plain)
         for row in bad_values(table.column(name), kind):
             error = f"column {name!r}: {table.column(name)[row].as_py()!r} is not of type {kind}"
             failures.setdefault(row, Failure(file, int(lines[row]), error, "", table.slice(row, 1).to_pylist()[0]))

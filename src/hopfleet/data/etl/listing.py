@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hopfleet.data.folders import RemoteFolder
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError, describe
-from hopfleet.phrases import did_you_mean
+from hopfleet.phrases import did_you_mean, shown
 from hopfleet.support.files import denied, retried
 
 FORMATS = {
@@ -41,7 +42,9 @@ class Files:
     ``path`` is a file, a folder, a glob or an fsspec URL, or a list of them. ``format`` is "csv", "tsv", "json" (one
     object a line), "parquet", "arrow", "text" (one row a line), "images" or "webdataset"; by default, the names of the
     files tell. ``types`` gives Arrow's names of types to columns of CSV files, as in ``{"zip": "string"}``. ``missing``
-    lists texts that stand for missing values, besides the empty one, NA, NaN, null and the like.
+    lists texts that stand for missing values, besides the empty one, NA, NaN, null and the like. ``encoding`` is that
+    of CSV, JSON and text files that are not UTF-8, as in ``"latin-1"``; ``decimal`` is the mark before the fractions of
+    numbers in CSV files.
     """
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -49,8 +52,20 @@ class Files:
     delimiter: str = ""
     types: Mapping[str, str] = field(default_factory=dict)
     missing: Sequence[str] = ()
+    encoding: str = ""
+    decimal: str = "."
 
     def __post_init__(self) -> None:
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except (LookupError, TypeError, ValueError):
+            raise DataError(
+                f"encoding={shown(self.encoding)}: unknown; give a name such as 'latin-1' or 'utf-16'"
+            ) from None
+        if self.decimal not in (".", ","):
+            raise DataError(f"decimal={shown(self.decimal)}: must be '.' or ','")
+        if self.decimal == self.delimiter:
+            raise DataError(f"decimal={self.decimal!r}: is the delimiter, too; give delimiter=';' or another one")
         if self.format and self.format not in NAMES:
             near = did_you_mean(self.format, NAMES)
             raise DataError(f"format={self.format!r}: unknown; {near}there are {', '.join(NAMES)}")
@@ -67,6 +82,7 @@ class SourceFile:
     compression: str
     size: int
     version: str  #: the time of the last change, or a tag of an object store
+    encoding: str = ""  #: that of a text that is not UTF-8
 
     @property
     def is_remote(self) -> bool:
@@ -75,6 +91,10 @@ class SourceFile:
 
 def find_files(files: Files) -> list[SourceFile]:
     """Return the files of a source in the order of their paths. Raise DataError if there are none."""
+    return [replace(file, encoding=files.encoding) for file in _found_files(files)]
+
+
+def _found_files(files: Files) -> list[SourceFile]:
     paths = [files.path] if isinstance(files.path, str | os.PathLike) else list(files.path)
     found: list[SourceFile] = []
     for path in [os.fspath(each) for each in paths]:
@@ -180,4 +200,5 @@ def open_stream(file: SourceFile) -> Any:
     except Exception as error:
         remedy = "configure credentials for this file system" if denied(error) else "check its permissions"
         raise DataError(f"{file.path}: cannot be opened ({describe(error)}); {remedy}") from error
-    return pa.CompressedInputStream(raw, file.compression) if file.compression else raw
+    plain = pa.CompressedInputStream(raw, file.compression) if file.compression else raw
+    return pa.transcoding_input_stream(plain, file.encoding, "utf-8") if file.encoding else plain

@@ -5,6 +5,7 @@ A source is files, a data set, or tables in memory.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import inspect
 import os
@@ -50,6 +51,10 @@ class Opened:
         if self.files is not None:
             self.size = sum(file.size for file in self.found)
             options = [self.files.format, self.files.delimiter, dict(self.files.types), list(self.files.missing)]
+            if self.files.encoding:
+                options.append({"encoding": codecs.lookup(self.files.encoding).name})
+            if self.files.decimal != ".":
+                options.append({"decimal": self.files.decimal})
             self.identity = {"files": [[f.path, f.size, f.version] for f in self.found], "options": options}
         elif self.dataset is not None:
             self.identity = {"dataset": self.dataset.fingerprint}

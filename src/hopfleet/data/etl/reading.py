@@ -48,7 +48,7 @@ def cut_pieces(
 ) -> Iterator[Piece]:
     """Yield the pieces of files that must be parsed."""
     for file in found:
-        plain = not file.is_remote and not file.compression and file.format != "webdataset"
+        plain = not (file.is_remote or file.compression or file.encoding) and file.format != "webdataset"
         if not plain or file.size <= BLOCK_BYTES:
             yield Piece(file, files, wanted=wanted, texts=texts)
             continue
