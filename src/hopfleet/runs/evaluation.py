@@ -177,10 +177,7 @@ def recipe_of(train: Dataset) -> Callable[[], Prepared] | None:
 
 def outcomes_of(recipe: Callable[[], Prepared] | None) -> Mapping[str, Outcome]:
     """Return what the labels that a recipe prepared stand for."""
-    if recipe is None:
-        return {}
-    prepared = recipe()
-    return prepared.recipe.outcomes(prepared.fitted)
+    return {} if recipe is None else recipe().outcomes
 
 
 def _opened(

@@ -78,8 +78,7 @@ def test_hidden_folders_are_no_classes(tmp_path: Path) -> None:
         save(np.zeros((2, 2), np.uint8), tmp_path / "raw" / name / "1.png")
     data = prepared(tmp_path / "raw", tmp_path, hop.Images(mode="L"))
     assert sorted(data.head(9)["label"]) == [0, 1]
-    recipe = hop.load_recipe(data)
-    assert recipe.recipe.outcomes(recipe.fitted)["label"].names == ("cat", "dog")
+    assert hop.load_recipe(data).outcomes["label"].names == ("cat", "dog")
 
 
 def test_a_folder_that_lies_in_a_hidden_one_is_read(tmp_path: Path) -> None:

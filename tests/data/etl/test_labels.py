@@ -23,9 +23,8 @@ def prepared(values: Any, tmp_path: Path, **options: Any) -> tuple[list[Any], Ou
     recipe = hop.Tabular({"row": None}, labels="y")
     data = hop.prepare(source, tmp_path / "set", recipe, partitions=1, overwrite=True, **options)
     rows = data.head(data.rows)
-    found = load_recipe(data)
     order = np.argsort(rows["row"])
-    return np.asarray(rows["y"])[order].tolist(), found.recipe.outcomes(found.fitted)["y"]
+    return np.asarray(rows["y"])[order].tolist(), load_recipe(data).outcomes["y"]
 
 
 FEW = [3, 1, 2] * 10
@@ -69,6 +68,17 @@ def test_lists_of_classes_are_zeros_and_ones(tmp_path: Path) -> None:
     assert made == [[1, 1, 0], [0, 0, 0], [0, 0, 1]] and outcome.kind == "lists of 3 classes"
     assert outcome.restored(np.array(made, bool)).to_pylist() == [["a", "b"], [], ["c"]]
     assert outcome.restored(np.array(made, float)) is None  # probabilities, for all that is known
+
+
+def test_classes_know_their_weights(tmp_path: Path) -> None:
+    _, outcome = prepared(["a", "b", "a", "a"], tmp_path)
+    assert outcome.counts == (3, 1) and outcome.weights == pytest.approx([2 / 3, 2.0])
+    _, outcome = prepared([1, 1, 1], tmp_path)
+    assert outcome.counts == (0, 3) and outcome.weights == [0.0, 0.5]
+    _, outcome = prepared([["a", "b"], ["a"]], tmp_path)
+    assert outcome.counts == (2, 1)
+    _, outcome = prepared([0.5, 1.5], tmp_path)
+    assert outcome.weights == []
 
 
 def test_the_kind_is_found_once_over_all_rows() -> None:

@@ -256,6 +256,22 @@ recipes = {{
         with pytest.raises(DataChanged, match=r"differs \(recipe\)"):
             hop.prepare({"x": [1, 2], "t": ["a b c", "d"]}, tmp_path / "set", written(3), partitions=1)
 
+    def test_a_class_of_a_script_makes_the_same_bytes_each_time(self, tmp_path: Path) -> None:
+        script = (
+            "import hopfleet as hop\nSCALE = {scale}\nclass Mine(hop.Recipe):\n    def fit(self, batch):\n"
+            "        return {{'x': hop.Moments.of(batch['x'])}}\n    def apply(self, batch, fitted):\n"
+            "        return {{'x': (batch['x'] - fitted['x'].mean) * SCALE}}\n"
+        )
+        pickles, made = [], []
+        for number, scale in enumerate((2, 2, 3)):
+            run: dict[str, Any] = {"__name__": "__main__"}
+            exec(script.format(scale=scale), run)
+            made.append(hop.prepare({"x": [1.0, 3.0]}, tmp_path / f"{number}", run["Mine"](), partitions=1))
+            pickles.append((tmp_path / f"{number}" / "recipe.pickle").read_bytes())
+        assert pickles[0] == pickles[1] != pickles[2]
+        rows = pa.table({"x": [5.0]})
+        assert [hop.load_recipe(each).apply(rows)["x"].tolist() for each in made] == [[6.0], [6.0], [9.0]]
+
     def test_the_code_can_be_read(self, tmp_path: Path) -> None:
         hop.prepare({"x": [1.0], "y": [2]}, tmp_path / "set", Scaled(), partitions=1)
         assert 'batch[\\"x\\"].max()' in (tmp_path / "set" / "recipe.json").read_text()

@@ -6,7 +6,8 @@ is known about it when rows have been prepared: enough to turn a model's output 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,14 +36,22 @@ REMEDY = "a label is missing; fill it in, or leave such rows out with on_error='
 class Outcome:
     """What the values of a prepared label stand for.
 
-    ``names`` are the classes in the order of their codes, for a number none. A number was scaled by
-    ``(value - middle) / width``. With ``many``, a value is a list of classes, prepared as zeros and ones.
+    ``names`` are the classes in the order of their codes, for a number none, and ``counts`` says how many rows for
+    training each has. A number was scaled by ``(value - middle) / width``. With ``many``, a value is a list of classes,
+    prepared as zeros and ones.
     """
 
     names: tuple[Any, ...] = ()
     middle: float = 0.0
     width: float = 1.0
     many: bool = False
+    counts: tuple[int, ...] = ()
+
+    @property
+    def weights(self) -> list[float]:
+        """A weight for each class, by which all classes count the same; their mean over the rows is 1."""
+        total = sum(self.counts)
+        return [total / (len(self.counts) * count) if count else 0.0 for count in self.counts]
 
     @property
     def kind(self) -> str:
@@ -101,30 +110,30 @@ class Label:
     def fit(self, column: pa.ChunkedArray) -> Any:
         kind = column.type
         if _is_list(kind):
-            return {"lists": set(pc.unique(pc.list_flatten(column).drop_null()).to_pylist())}
+            return {"lists": _counted(pc.list_flatten(column))}
         if is_coded_text(kind) or _is_text(kind) or pa.types.is_boolean(kind):
-            return {"names": set(pc.unique(column.drop_null()).to_pylist())}
+            return {"names": _counted(column)}
         if not _is_number(kind):
             raise DataError(f"is {kind}, which cannot be a label; give a number, a text, or a list of texts")
         values = numbers(column.cast(pa.float64()), np.nan)
         values = values[np.isfinite(values)]
-        found = np.unique(values)
+        found, counts = np.unique(values, return_counts=True)
         # Statistics of batches are added: one with many values, or with fractions, decides for all.
         broken = int(len(found) > MANY or bool((found != np.floor(found)).any()))
-        return {"moments": Moments.of(values), "broken": broken, "values": set() if broken else set(found.tolist())}
+        kept = Counter() if broken else Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        return {"moments": Moments.of(values), "broken": broken, "values": kept}
 
     def outcome(self, fitted: Mapping[str, Any]) -> Outcome:
         """Return what the prepared values stand for."""
-        if "lists" in fitted:
-            return Outcome(tuple(sorted(fitted["lists"], key=str)), many=True)
-        if "names" in fitted:
-            return Outcome(tuple(sorted(fitted["names"], key=str)))
+        for kind in ("lists", "names"):
+            if kind in fitted:
+                return _classes(sorted(fitted[kind], key=str), fitted[kind], many=kind == "lists")
         moments, values = fitted["moments"], fitted["values"]
         if not fitted["broken"]:
-            if values <= {0.0, 1.0}:
-                return Outcome((0, 1))
+            if set(values) <= {0.0, 1.0}:
+                return _classes([0, 1], values)
             if len(values) <= MOST_CLASSES and moments.count >= ROWS_EACH * len(values):
-                return Outcome(tuple(sorted(map(int, values))))
+                return _classes(sorted(map(int, values)), values)
         return Outcome((), moments.mean, moments.deviation)
 
     def apply(self, column: pa.ChunkedArray, fitted: Mapping[str, Any]) -> Array:
@@ -146,6 +155,19 @@ class Label:
                 refuse_unknown(f"{values[~known][0]:g}", list(map(str, outcome.names)))
             return codes.astype(np.int64)
         return ((values - outcome.middle) / outcome.width).astype(np.float32)
+
+
+def _counted(column: pa.ChunkedArray) -> Counter[Any]:
+    """Return how often each value occurs; missing ones are left out."""
+    values = column.drop_null()
+    if is_coded_text(values.type):
+        values = values.cast(values.type.value_type)
+    found = pc.value_counts(values)
+    return Counter(dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)))
+
+
+def _classes(names: Sequence[Any], counts: Mapping[Any, int], *, many: bool = False) -> Outcome:
+    return Outcome(tuple(names), many=many, counts=tuple(counts.get(name, 0) for name in names))
 
 
 def _coded(column: pa.ChunkedArray, names: tuple[Any, ...]) -> Array:

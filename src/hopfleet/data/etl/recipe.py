@@ -176,6 +176,11 @@ class Prepared:
             found.update(arrays[name].tobytes())
         return found.hexdigest()
 
+    @property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """What the prepared labels stand for: ``names``, ``counts`` and ``weights`` of classes."""
+        return self.recipe.outcomes(self.fitted)
+
     def given(self, table: pa.Table, *, labelled: bool = True) -> tuple[pa.Table, ColumnTypes]:
         """Return raw rows with the columns and types of the training rows; columns of labels may be absent."""
         absent = [name for name in self.layout.types if name not in table.column_names]
@@ -228,10 +233,28 @@ class Prepared:
         }
         if arrays:
             write_atomically(folder / ARRAYS, lambda path: save_file(arrays, path), durable=True)
-        pickled = cloudpickle.dumps((self.recipe, self.layout))
+        pickled = pickled_alike((self.recipe, self.layout))
         write_bytes(folder / PICKLE, pickled, durable=True)
         files = {name: digest(folder / name) for name in (PICKLE, *([ARRAYS] if arrays else []))}
         write_text(folder / RECIPE, json_text({**content, "files": files}), durable=True)
+
+
+def pickled_alike(value: Any) -> bytes:
+    """Return a pickle that is the same, byte for byte, in every process that pickles the same.
+
+    cloudpickle gives a class of a script a random number, by which it knows the class again. Here the number follows
+    from what is pickled.
+    """
+    made: bytes = cloudpickle.dumps(value)
+    known = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
+    numbers = [number.encode() for number in set(known.values())]
+    found = sorted((number for number in numbers if number in made), key=made.index)
+    blank = made
+    for number in found:
+        blank = blank.replace(number, bytes(len(number)))
+    for place, number in enumerate(found):
+        made = made.replace(number, hashlib.sha256(blank + bytes([place])).hexdigest()[: len(number)].encode())
+    return made
 
 
 def load_recipe(data: Dataset | str | os.PathLike[str], *, trust: bool = False) -> Prepared:

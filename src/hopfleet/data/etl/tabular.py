@@ -121,7 +121,8 @@ class Category:
 
     def outcome(self, fitted: Counts) -> Outcome:
         """Return what the codes stand for, if every code is that of one category."""
-        return Outcome(tuple(fitted.common(self.at_most)))
+        names = fitted.common(self.at_most)
+        return Outcome(tuple(names), counts=tuple(fitted.counts[name] for name in names))
 
 
 PARTS = ("year", "month", "day", "weekday", "hour", "minute", "second", "age")
