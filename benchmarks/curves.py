@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tables", type=int, help="the first so many tables alone")
+    parser.add_argument("--tables", type=int, help="the number of tables, all if left out")
     parser.add_argument("--only", nargs="*", choices=[*searches()], default=[*searches()])
     asked = parser.parse_args()
     tables = [Table.read(path) for path in sorted(asked.folder.glob("*.json.gz"))[: asked.tables]]

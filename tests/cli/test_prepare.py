@@ -26,7 +26,8 @@ def test_prepare(cli: Cli, rows: str) -> None:
 
 def test_labels_and_splits_by_columns(cli: Cli, rows: str) -> None:
     options = ["--tabular", "--labels", "c", "--split", "train=0.5,test=0.5", "--partitions", "1"]
-    assert cli("prepare", rows, "set", *options, "--stratify", "c", "--group", "x").code == 0
+    outcome = cli("prepare", rows, "set", *options, "--stratify", "c", "--group", "x")
+    assert outcome.code == 0 and "label c      2 classes\n" in outcome.out
     made = hop.open_dataset("set/test")
     assert sorted(made.head(20)["c"].tolist()) == [0] * 10 + [1] * 10
     assert hop.load_recipe(made).recipe.labels == ["c"]

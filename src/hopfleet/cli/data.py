@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,13 +142,21 @@ def prepare(
             **unchecked,
         )
     several = made if isinstance(made, dict) else {"": made}
+    labelled = _labels(next(iter(several.values()))) if tabular else []
     if json:
         described = {name: _described(each) for name, each in several.items()}
         print_json(described if isinstance(made, dict) else described[""])
     else:
         for each in several.values():
-            _show(each)
+            _show(each, labelled)
     return 0
+
+
+def _labels(made: Dataset) -> list[tuple[str, str]]:
+    """Return what was found of the labels, for people to check."""
+    from hopfleet.data.etl import load_recipe
+
+    return [(f"label {name}", outcome.kind) for name, outcome in load_recipe(made).outcomes.items()]
 
 
 def _types(text: str) -> dict[str, str]:
@@ -170,12 +179,13 @@ def _described(made: Dataset) -> dict[str, Any]:
     }
 
 
-def _show(made: Dataset) -> None:
+def _show(made: Dataset, more: Sequence[tuple[str, str]] = ()) -> None:
     rows = ", ".join(f"{count:,}" for count in made.partition_rows)
     facts(
         [
             ("data set", made.url),
             ("columns", ", ".join(made.columns)),
+            *more,
             ("rows", f"{made.rows:,} in {len(made)} partitions: {rows}"),
             ("fingerprint", made.fingerprint),
         ]

@@ -67,6 +67,10 @@ class ASHA(Sampled):
     def trials(self) -> int:
         return self._trials
 
+    @property
+    def compared(self) -> Sequence[int]:
+        return self.levels
+
     def suggest(self, number: int) -> Suggestion | None:
         config = self.sample(number) if number < self._trials else None
         return None if config is None else Suggestion(config, self.levels[0])

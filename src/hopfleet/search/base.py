@@ -174,6 +174,8 @@ class Search(ABC):
     listens = True
     #: Trials under way at once: a number, "workers" for one per worker, or None for the search's own default.
     live: Concurrency = None
+    #: The epochs at which the search that has this one as its sampler compares trials; none if this one decides.
+    rungs: Sequence[int] = ()
     #: Whether the search decides nothing before all its trials have started.
     whole = False
     #: Epochs that all trials together may train; None for no limit. No epoch begins that would exceed it.

@@ -113,6 +113,10 @@ class Bracketed(Sampled):
     def trials(self) -> int:
         return self.most
 
+    @property
+    def compared(self) -> Sequence[int]:
+        return sorted({level for _, levels in self.table for level in levels})
+
     def suggest(self, number: int) -> Suggestion | None:
         bracket = self._filling()
         config = None if bracket is None else self.sample(number)

@@ -8,6 +8,11 @@ behaves the same every time.
 A trial counts with the metrics of its last epoch so far, as soon as it pauses or ends; until then it counts as running,
 so its neighbourhood is not tried again. Trials that the search did not suggest count as well, if they fit the space.
 
+Inside ASHA, Hyperband or successive halving, metrics of different epochs would be compared, and early ones mislead. So
+only those of one rung count, the highest one that enough trials have reached, and trials that have not count as
+running. Every second configuration is a random one: what the lower rungs taught may be wrong. Falkner et al., "BOHB",
+2018, do both, with one random configuration in three.
+
 A sampler knows nothing of constraints on configurations. A rejected choice is made again, soon with the rejected
 choices shown as trials under way, and a random draw within the constraints stands in if all of that is in vain.
 """
@@ -46,6 +51,9 @@ if TYPE_CHECKING:
 
 CHOICES = 64
 """Choices of a sampler at most for one suggestion, before a random draw that satisfies the constraints stands in."""
+
+POINTS = 16
+"""Trials that must have reached a rung before it is learned from."""
 
 UNTOLD = 16
 """Rejected choices after which the sampler is told of further ones, as trials under way, so that it looks elsewhere."""
@@ -125,6 +133,12 @@ class Optuna(Search):
         self._newest: dict[str, Mapping[str, float]] = {}
         #: Trials that have paused or ended at least once.
         self._resting: set[str] = set()
+        #: The metrics of trials at each rung, and the rung that is learned from.
+        self._reached: dict[int, dict[str, Mapping[str, float]]] = {rung: {} for rung in self.rungs}
+        self._rung = min(self.rungs, default=0)
+        #: Trials that failed, and those of earlier experiments.
+        self._failed: set[str] = set()
+        self._earlier: set[str] = set()
         #: The last suggestion, and the number of suggestions that became trials.
         self._asked: tuple[Config, Chosen | None, Mapping[str, Any]] | None = None
         self._taken = 0
@@ -151,6 +165,9 @@ class Optuna(Search):
 
     def _ask(self, number: int) -> tuple[Config, Chosen | None, Mapping[str, Any]]:
         """Return the first choice of the sampler that the goal allows; a random draw if it allows none of them."""
+        if self.rungs and number % 2:
+            config = self.draw(number)
+            return config, self._find(config), {}
         told = 0
         try:
             for count in range(CHOICES):
@@ -203,7 +220,9 @@ class Optuna(Search):
         return {name: value for name, value in found.items() if name not in self._turns[0]}
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
-        if trial.id in self._indices:
+        if trial.id in self._indices and self.rungs:
+            self._reach(trial.id, epoch, metrics)
+        elif trial.id in self._indices:
             self._newest[trial.id] = metrics
             if epoch >= trial.epochs:
                 self._resting.add(trial.id)
@@ -211,8 +230,30 @@ class Optuna(Search):
                 self._tell(trial.id, metrics)
         return ()
 
+    def _reach(self, name: str, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Take note of a trial at a rung, and learn from the next rung as soon as enough trials are there."""
+        if epoch not in self._reached:
+            return
+        self._reached[epoch][name] = metrics
+        highest = max((rung for rung in self.rungs if len(self._reached[rung]) >= POINTS), default=self._rung)
+        if highest > self._rung:
+            self._rung = highest
+            for each in self._indices:
+                if each in self._failed or each in self._earlier:
+                    continue
+                if each in self._reached[highest]:
+                    self._tell(each, self._reached[highest][each])
+                else:
+                    self._study.take_back(self._indices[each])
+        elif epoch == self._rung:
+            self._tell(name, metrics)
+
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
-        if trial.id in self._indices:
+        if trial.id in self._indices and self.rungs:
+            if state is TrialState.FAILED:
+                self._failed.add(trial.id)
+                self._tell(trial.id, {})
+        elif trial.id in self._indices:
             metrics = self._newest.pop(trial.id, {})
             self._resting.add(trial.id)
             self._tell(trial.id, {} if state is TrialState.FAILED else metrics)
@@ -226,6 +267,7 @@ class Optuna(Search):
                 name = f"earlier {number}"
                 self._indices[name] = self._study.add(chosen, {})
                 self._tell(name, one.metrics)
+                self._earlier.add(name)
                 used += 1
         return used
 

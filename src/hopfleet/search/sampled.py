@@ -30,8 +30,14 @@ class Sampled(Search):
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
+        self.sampler.rungs = self.compared
         self.sampler.setup(space, seed=seed, goal=goal)
         self._extend_sampler()
+
+    @property
+    def compared(self) -> Sequence[int]:
+        """The epochs at which trials are compared."""
+        return ()
 
     def _extend_sampler(self) -> None:
         """Extend a sampler with too few trials; a sampler that cannot be extended, like a grid, gets exhausted."""

@@ -124,6 +124,15 @@ class Study:
         )
         self._storage.replace(index, trial)
 
+    def take_back(self, index: int) -> None:
+        """Let a trial count as running again."""
+        known = self._storage.trial(index)
+        attributes = dict(self._attributes[index])
+        running = create_trial(
+            state=TrialState.RUNNING, params=known.params, distributions=known.distributions, system_attrs=attributes
+        )
+        self._storage.replace(index, running)
+
 
 class _Study(optuna.Study):
     """A study that records instead of executing the stop that an exhausted sampler requests."""
