@@ -39,12 +39,12 @@ NAMES = sorted(set(FORMATS.values()))
 class Files:
     """Files of rows, and what their names do not tell.
 
-    ``path`` is a file, a folder, a glob or an fsspec URL, or a list of them. ``format`` is "csv", "tsv", "json" (one
-    object a line), "parquet", "arrow", "text" (one row a line), "images" or "webdataset"; by default, the names of the
-    files tell. ``types`` gives Arrow's names of types to columns of CSV files, as in ``{"zip": "string"}``. ``missing``
-    lists texts that stand for missing values, besides the empty one, NA, NaN, null and the like. ``encoding`` is that
-    of CSV, JSON and text files that are not UTF-8, as in ``"latin-1"``; ``decimal`` is the mark before the fractions of
-    numbers in CSV files.
+    ``path`` is a file, a folder, a glob or an fsspec URL, or a list of them. ``format`` is "csv", "tsv", "json"
+    (one object a line, or an array of them), "parquet", "arrow", "text" (one row a line), "images" or "webdataset";
+    by default, the names of the files tell. ``types`` gives Arrow's names of types to columns of CSV files, as in
+    ``{"zip": "string"}``. ``missing`` lists texts that stand for missing values, besides the empty one, NA, NaN,
+    null and the like. ``encoding`` is that of CSV, JSON and text files that are not UTF-8, as in ``"latin-1"``;
+    ``decimal`` is the mark before the fractions of numbers in CSV files.
     """
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -19,6 +19,7 @@ import pyarrow as pa
 from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, even_size, row_lines
 from hopfleet.data.etl.chunks import Chunk, Failure, Parsed, lacking, opened_parquet, read_batches, save_table
 from hopfleet.data.etl.csv_rows import parse_csv, take_header
+from hopfleet.data.etl.json_arrays import as_lines, is_array
 from hopfleet.data.etl.listing import Files, SourceFile, open_stream
 from hopfleet.data.etl.memory import Memory
 from hopfleet.data.etl.recipe import Recipe
@@ -56,6 +57,9 @@ def cut_pieces(
         with open_stream(file) as stream:
             size = even_size(file.size)
             for block in cut_blocks(stream, file.path, quoted=file.format in ("csv", "tsv"), size=size):
+                if file.format == "json" and is_array(block):
+                    yield Piece(file, files, wanted=wanted, texts=texts)
+                    break
                 if file.format in ("csv", "tsv") and not names:
                     names, block = take_header(block, files, file)
                 stop = block.start + len(block.data)
@@ -108,6 +112,11 @@ def _tables(piece: Piece) -> Iterator[Parsed]:
         return
     names, table = piece.names, piece.file.format in ("csv", "tsv")
     for block in _blocks(piece):
+        if piece.file.format == "json" and is_array(block):
+            data, lines = as_lines(block.data, piece.file.path)
+            if len(lines):
+                yield _json(Block(0, 1, data), piece.file.path, lines)
+            continue
         if table and not names:
             names, block = take_header(block, piece.files, piece.file)
         if not block.data or block.data.isspace():
@@ -123,29 +132,34 @@ def _blocks(piece: Piece) -> Iterator[Block]:
         if piece.stop is not None:
             stream.seek(piece.start)
             yield Block(piece.start, piece.line, stream.read(piece.stop - piece.start), piece.feeds)
-        else:
-            yield from cut_blocks(stream, piece.file.path, quoted=piece.file.format in ("csv", "tsv"))
+            return
+        blocks = cut_blocks(stream, piece.file.path, quoted=piece.file.format in ("csv", "tsv"))
+        first = next(blocks, None)
+        if first is not None and piece.file.format == "json" and is_array(first):
+            yield Block(0, 1, b"".join([first.data, *(block.data for block in blocks)]), None)
+        elif first is not None:
+            yield first
+            yield from blocks
 
 
 # ------------------------------------------------------------------------------------------------- JSON, text and tars
 
 
-def _json(block: Block, file: str) -> Parsed:
+def _json(block: Block, file: str, lines: Any = None) -> Parsed:
+    """Parse a block with an object in each line; ``lines`` are those of the file, unless they are the block's."""
     from pyarrow import json as arrow_json
 
     def parsed(data: bytes) -> pa.Table:
         options = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
         return arrow_json.read_json(pa.BufferReader(data), options)
 
-    lines = row_lines(block, quoted=False)
+    lines = row_lines(block, quoted=False) if lines is None else lines
     try:
         table = parsed(block.data)
         if table.num_rows == len(lines):
             return table, block.line, lines, ()
     except pa.ArrowInvalid:
         pass
-    if block.line == 1 and block.data.lstrip().startswith(b"["):
-        raise DataError(f"{file}: is a JSON array; write one object a line, as in: jq -c '.[]' {Path(file).name}")
     texts = [text for text in block.data.split(b"\n") if text.strip()]
     failures, good, left, kinds = [], [], [], dict[str, tuple[str, int]]()
     for line, text in zip(lines.tolist(), texts, strict=False):
