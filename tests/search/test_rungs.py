@@ -15,7 +15,7 @@ from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.search import optuna as bridge
 from hopfleet.search.base import Earlier, Goal
-from tests.search.test_optuna import SPACE, Run
+from tests.helpers.optuna_runs import SPACE, Run
 
 STATE = optuna.trial.TrialState
 LOSS = Goal("loss", "min")
