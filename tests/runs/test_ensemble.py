@@ -69,6 +69,7 @@ def test_greedy_weights_fit_the_validation_data(tmp_path: Path, monkeypatch: pyt
     assert repr(made) == "<Ensemble of 0.75 t0001, 0.25 t0002>"
     new = {"x": np.zeros((2, 1), "f4"), "y": np.array([4, 2], "f4")}
     assert made.test(new) == {"loss": 1.0}
+    assert made.predict(new, on_error="null").column_names == ["prediction", "error"]
 
 
 def test_uniform_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.filterwarnings("ignore:.*rows have no prediction")  # which docs/prepare.md shows
 def test_snippets_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

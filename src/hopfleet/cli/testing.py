@@ -122,6 +122,9 @@ def predict(
     keep: Annotated[
         str, typer.Option(metavar="NAME,...", help="Columns of the rows to write before the predictions.")
     ] = "",
+    on_error: Annotated[
+        str, typer.Option(metavar="HOW", help="Rows that fail: raise, skip, or null for missing predictions.")
+    ] = "raise",
     workers: Workers = None,
     backend: WhereWorkersRun = "local",
 ) -> int:
@@ -138,8 +141,8 @@ def predict(
     chosen = results.best if trial is None else find_trial(results, trial)
     task, _ = task_and_train(results)
     columns = [column.strip() for column in keep.split(",") if column.strip()]
-    place: Any = {"workers": "auto" if workers is None else workers, "backend": backend}
-    rows = chosen.predict(data, to=to, task=task, keep=columns, **place)
+    how: Any = {"workers": "auto" if workers is None else workers, "backend": backend, "on_error": on_error}
+    rows = chosen.predict(data, to=to, task=task, keep=columns, **how)
     echo(f"{rows:,} predictions of {chosen.id} in {to}")
     return 0
 

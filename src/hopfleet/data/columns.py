@@ -6,7 +6,7 @@ The manifest, the files and the readers share these types. Nothing here handles 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,7 +21,11 @@ Array = npt.NDArray[Any]
 
 
 class NoRows(DataError):
-    """A source has no rows, which is nothing wrong for rows to predict."""
+    """A source has no rows but ``failures``, which is nothing wrong for rows to predict."""
+
+    def __init__(self, text: str, failures: Sequence[Any] = ()) -> None:
+        super().__init__(text)
+        self.failures = list(failures)
 
 
 class Kind(Enum):

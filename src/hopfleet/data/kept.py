@@ -85,6 +85,7 @@ class Kept:
     """The columns of a data set that stand beside what is made of its rows: stored ones, or those that are packed."""
 
     def __init__(self, whole: Dataset, names: Sequence[str]) -> None:
+        self.names = names
         self._whole = whole
         self._packed = [name for name in whole.columns if name.startswith(PACKED)]
         self._stored = [] if self._packed else list(names)

@@ -36,3 +36,6 @@ StoreName = Literal["local"]
 TrackerName = Literal["csv", "jsonl", "log", "mlflow", "otel", "tensorboard", "wandb"]
 
 Chart = Literal["curves", "steps", "gantt", "parallel", "importance", "rungs", "lineage", "pareto"]
+
+RowsThatFail = Literal["raise", "skip", "null"]
+"""What is done about rows to predict that fail: an error, no prediction, or a missing one."""

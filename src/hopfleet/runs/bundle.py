@@ -22,8 +22,10 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
+from hopfleet.data.columns import NoRows
 from hopfleet.data.etl.recipe import ARRAYS, PICKLE, RECIPE, Prepared, load_recipe
 from hopfleet.data.kept import Kept
+from hopfleet.domain.choices import RowsThatFail
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError, describe
@@ -31,7 +33,8 @@ from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
 from hopfleet.runs.bundle_files import FILE, check_files, read_description
 from hopfleet.runs.card import model_card
-from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of
+from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of, recipe_of
+from hopfleet.runs.failed_rows import FailedRows, check_on_error
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.joining import EXAMPLES, check_deviation, joined
 from hopfleet.runs.opened_run import OpenedRun
@@ -105,23 +108,48 @@ class Bundle:
             return models[0]
         return framework.ensemble(models, [each["weight"] for each in members], logits=self.content["logits"])
 
-    def predict(self, rows: Any, *, to: Any = None, batch_size: int = 1024, keep: str | Sequence[str] = ()) -> Any:
+    def predict(
+        self,
+        rows: Any,
+        *,
+        to: Any = None,
+        batch_size: int = 1024,
+        keep: str | Sequence[str] = (),
+        on_error: RowsThatFail = "raise",
+    ) -> Any:
         """Return predictions for new rows as an Arrow table, or write them and return their number.
 
         Rows are a data set, its folder, or any source of ``hop.partition``. Raw rows pass through the recipe of the
-        bundle, if it has one. ``to`` and ``keep`` are as in ``trial.predict``.
+        bundle, if it has one. ``to``, ``keep`` and ``on_error`` are as in ``trial.predict``.
         """
+        check_on_error(on_error)
         path, model, beside = check_target(to), self.model, columns_to_keep(keep)
         check_hook(self._task, lambda: model)
         if self.has_recipe:
             self._check_same()
         recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
         with temporary_folder("hopfleet-") as folder:
-            found = open_data(rows, self.content["columns"], recipe, folder / "data", labelled=False, keep=beside)
-            data = Kept(found, beside)
-            with naming_differences(data.rows, self.content["columns"], labelled=False):
+            columns, skip = self.content["columns"], on_error != "raise"
+            try:
+                found = open_data(rows, columns, recipe, folder / "data", labelled=False, keep=beside, skip=skip)
+            except NoRows as error:
+                if "predictions" not in self.content:  # release 0.1 wrote none
+                    raise
+                failed = FailedRows(error.failures, on_error)
+                failed.warn(0)
+                return collected(failed.among(self._none(beside), beside), path, to)
+            data, failed = Kept(found, beside), FailedRows.of(found, on_error)
+            failed.warn(found.rows)
+            with naming_differences(data.rows, columns, labelled=False):
                 made = predictions(self._task, model, self._guest, data, batch_size, outcomes_of(recipe))
-                return collected(made, path, to)
+                return collected(failed.among(made, beside), path, to)
+
+    def _none(self, keep: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the predictions for no rows."""
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self.content["predictions"])))
+        yield pa.RecordBatch.from_pydict(
+            {**{name: pa.nulls(0) for name in keep}, **{each.name: pa.nulls(0, each.type) for each in schema}}
+        )
 
     def predicted(self, batch: Mapping[str, Any]) -> pa.RecordBatch:
         """Return the predictions for a batch of prepared rows."""
@@ -206,8 +234,10 @@ def write_bundle(
     model, guest = joined(results, members, task, logits=logits)
     with guest.within():
         wanted = predicted(task, model, batch)
+        given = predicted(task, model, batch, outcomes=outcomes_of(recipe_of(find_data(results.folder, "train"))))
     with beside(path) as made:  # in the end, what failed is there, or the bundle that was replaced
         content = _fill(made, results, members, task, logits)
+        content["predictions"] = given.schema.serialize().to_pybytes().hex()
         _describe(made, {**content, "deviation": None})
         found = deviation(wanted, load_bundle(made).predicted(batch))
         check_deviation(path, found)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset
-from hopfleet.domain.choices import Auto, BackendName
+from hopfleet.domain.choices import Auto, BackendName, RowsThatFail
 from hopfleet.domain.rowsum import RowSum, means
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError
@@ -89,10 +89,13 @@ class Ensemble:
         workers: int | Auto = "auto",
         backend: Backend | BackendName | str = "local",
         keep: str | Sequence[str] = (),
+        on_error: RowsThatFail = "raise",
     ) -> Any:
         """Return the predictions for new rows, or write them; see ``trial.predict``. Every row is read once."""
         place = Place(workers, backend)
-        return predict(self.results, self.weights, data, to, self._task, place, batch_size, keep, logits=self.logits)
+        return predict(
+            self.results, self.weights, data, to, self._task, place, batch_size, keep, on_error, logits=self.logits
+        )
 
     def export(self, path: str | os.PathLike[str], *, format: str = "bundle") -> Exported:  # noqa: A002
         """Write the ensemble as one model: a bundle by default, or another format of ``trial.export``."""

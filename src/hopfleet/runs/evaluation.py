@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from hopfleet.data import Dataset, open_dataset, partition
+from hopfleet.data.etl.chunks import is_text
+from hopfleet.data.etl.csv_rows import Expected
 from hopfleet.data.etl.labels import Outcome
-from hopfleet.data.etl.preparation import prepare
+from hopfleet.data.etl.preparing import prepared
 from hopfleet.data.etl.recipe import RECIPE, Batch, Prepared, Recipe, load_recipe
+from hopfleet.data.etl.work import TooManyFailures
 from hopfleet.data.kept import packed
 from hopfleet.data.manifest import FILE
 from hopfleet.domain.rowsum import means
@@ -33,6 +37,9 @@ from hopfleet.worker.inference import InferenceTask
 
 REMEDY = "rename the columns, or make them as those of the training data were made"
 """What to do about rows with other columns than the training data."""
+
+LEAVE_OUT = "on_error='skip' leaves out such rows, and 'null' has missing predictions for them"
+CORRECT = "no row is left out of a test"
 
 ENSEMBLE = "ensemble"
 """The name under which the metrics of an ensemble are recorded."""
@@ -107,16 +114,26 @@ class Again(Recipe):
 
     @property
     def inputs(self) -> Sequence[str] | None:
-        return list(dict.fromkeys([*self.prepared.layout.types, *self.keep]))
+        return list(dict.fromkeys([*self._known, *self.keep]))
 
     @property
-    def texts(self) -> Sequence[str]:
+    def _known(self) -> dict[str, pa.DataType]:
+        """The columns of training; unless they are labelled, whatever stands in the place of labels plays no part."""
         kinds = self.prepared.layout.types.items()
-        return [name for name, kind in kinds if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
+        return {name: kind for name, kind in kinds if self.labelled or name not in self.prepared.recipe.labels}
+
+    @property
+    def expected(self) -> Expected:
+        """What is known of the rows: a text in a column of numbers fails its row, and each line has a prediction."""
+        primitive = {name: kind for name, kind in self._known.items() if pa.types.is_primitive(kind)}
+        # A whole number may have become a fraction, which is for the recipe to judge.
+        types = {name: pa.float64() if pa.types.is_integer(kind) else kind for name, kind in primitive.items()}
+        texts = frozenset(name for name, kind in self._known.items() if is_text(kind))
+        return Expected(texts=texts, types=types, blanks=not self.labelled)
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
         kept = packed(batch, self.keep) if self.keep else {}
-        if not self.labelled:  # whether they are there, are missing or new, plays no part
+        if not self.labelled:
             batch = batch.drop_columns([name for name in self.prepared.recipe.labels if name in batch.column_names])
         return {**self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled)), **kept}
 
@@ -129,14 +146,15 @@ def open_data(
     *,
     labelled: bool = True,
     keep: Sequence[str] = (),
+    skip: bool = False,
 ) -> Dataset:
     """Return data as a data set with the columns of the training data; unless ``labelled``, without their labels.
 
     Raw files pass through the recipe that prepared the training data, with the columns to ``keep`` packed beside what
     it makes; other sources are partitioned as they are. Both keep the order of their rows, and are written to
-    ``folder``.
+    ``folder``. With ``skip``, rows that fail are left out, see ``FailedRows``.
     """
-    found = _opened(data, recipe, folder, labelled, keep)
+    found = _opened(data, recipe, folder, labelled, keep, skip)
     wanted = list(columns)
     missing = [name for name in wanted if name not in found.columns]
     if missing and (labelled or missing == wanted):
@@ -181,7 +199,7 @@ def outcomes_of(recipe: Callable[[], Prepared] | None) -> Mapping[str, Outcome]:
 
 
 def _opened(
-    data: Any, recipe: Callable[[], Prepared] | None, folder: Path, labelled: bool, keep: Sequence[str]
+    data: Any, recipe: Callable[[], Prepared] | None, folder: Path, labelled: bool, keep: Sequence[str], skip: bool
 ) -> Dataset:
     if isinstance(data, Dataset):
         return data
@@ -191,7 +209,12 @@ def _opened(
     if recipe is None:
         return partition(data, folder, partitions=1, overwrite=True)
     again, made = Again(recipe(), labelled, keep), None
-    with contextlib.suppress(DataChanged):
-        made = prepare(data, folder, again, partitions=1, quiet=True)
-    opened: Dataset = made or prepare(data, folder, again, partitions=1, quiet=True, overwrite=True)
+    how: Any = {"partitions": 1, "quiet": True, "expected": again.expected}
+    how |= {"on_error": "keep", "error_limit": sys.maxsize} if skip else {}
+    try:
+        with contextlib.suppress(DataChanged):
+            made = prepared(data, folder, again, **how)
+        opened: Dataset = made or prepared(data, folder, again, **how, overwrite=True)
+    except TooManyFailures as error:
+        raise DataError(error.explained(0, CORRECT if labelled else LEAVE_OUT)) from None
     return opened

@@ -13,11 +13,13 @@ from hopfleet.data import Dataset
 from hopfleet.data.columns import NoRows
 from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.kept import Kept
+from hopfleet.domain.choices import RowsThatFail
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import lacks_predict
 from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of, recipe_of
+from hopfleet.runs.failed_rows import FailedRows, check_on_error
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
 from hopfleet.runs.joining import joined
@@ -68,6 +70,7 @@ def predict(
     place: Place,
     batch_size: int,
     keep: str | Sequence[str],
+    on_error: RowsThatFail,
     *,
     logits: bool = False,
 ) -> Any:
@@ -75,23 +78,33 @@ def predict(
 
     Every row is read once, and workers share the partitions. The columns to ``keep`` stand before the predictions.
     """
+    check_on_error(on_error)
     path, train, beside = check_target(to), find_data(results.folder, "train"), columns_to_keep(keep)
     check_hook(task, lambda: joined(results, weights, task, logits=logits)[0])
     if to is iter:
         model, guest = joined(results, weights, task, logits=logits)
-        return _iterated(task, model, guest, data, train, batch_size, beside)
+        return _iterated(task, model, guest, data, train, batch_size, beside, on_error)
     first = candidate(results, next(iter(weights)))
     options: dict[str, Any] = {"keep": beside} if beside else {}
+    options |= {"on_error": on_error} if on_error != "raise" else {}
     work = job(results, weights, data, task, logits=logits, batch_size=batch_size, **options)
     with space_for(path, work) as space:
         try:
-            found = open_data(data, train.columns, recipe_of(train), space / "data", labelled=False, keep=beside)
-        except NoRows:
+            found = open_data(
+                data, train.columns, recipe_of(train), space / "data",
+                labelled=False, keep=beside, skip=on_error != "raise",
+            )  # fmt: skip
+        except NoRows as error:
+            failed = FailedRows(error.failures, on_error)
+            failed.warn(0)
             model, guest = joined(results, weights, task, logits=logits)
-            return collected(none(task, model, guest, train, beside), path, to)
+            return collected(failed.among(none(task, model, guest, train, beside), beside), path, to)
+        failed = FailedRows.of(found, on_error)
+        failed.warn(found.rows)
         kept = Kept(pieces(found), beside)
         opened = kept.rows
-        output = output_in(space, opened, ".arrow" if path is None or path.suffix or beside else ".parquet")
+        plain = path is not None and not path.suffix and not beside and on_error != "null"
+        output = output_in(space, opened, ".parquet" if plain else ".arrow")
         outcomes = outcomes_of(recipe_of(train))
         working = InferenceTask(task, output, members(results, weights), logits=logits, outcomes=outcomes)
         with naming_differences(opened, train.columns, labelled=False):
@@ -105,18 +118,18 @@ def predict(
                 place=place,
                 batch_size=batch_size,
             )
-        return _finished(output, kept, path, to)
+        return _finished(output, kept, failed, path, to)
 
 
-def _finished(output: Output, kept: Kept, path: Path | None, to: Any) -> Any:
+def _finished(output: Output, kept: Kept, failed: FailedRows, path: Path | None, to: Any) -> Any:
     """Put the predictions for all partitions together."""
     data = kept.rows
+    rows = data.rows
     if path is not None and not path.suffix and output.ending != ".parquet":
         final = Output(output.folder, ".parquet")
-        for part in range(len(data)):
-            write(kept.beside(part, stored(output.file(part))), final.file(part))
+        rows = sum(write(_part(output, kept, failed, part), final.file(part)) for part in range(len(data)))
         output = final
-    made = (batch for part in range(len(data)) for batch in kept.beside(part, stored(output.file(part))))
+    made = (batch for part in range(len(data)) for batch in _part(output, kept, failed, part))
     if path is None:
         # The files are about to be removed: a table of their mapped pages would lose its rows.
         table = pa.Table.from_batches([pa.concat_batches([batch]) for batch in made])
@@ -127,22 +140,35 @@ def _finished(output: Output, kept: Kept, path: Path | None, to: Any) -> Any:
     for other in set(output.folder.iterdir()) - wanted:  # of a worker that was killed while it wrote
         remove_file(other)
     put_predictions(output.folder, path, f"to={os.fspath(to)!r}")
-    return data.rows
+    return rows
+
+
+def _part(output: Output, kept: Kept, failed: FailedRows, part: int) -> Iterator[pa.RecordBatch]:
+    """Yield the predictions for a partition, and for the rows around that failed."""
+    rows = kept.rows.partition_rows
+    start, last = sum(rows[:part]), part == len(rows) - 1
+    stop = None if last else start + rows[part]
+    return failed.among(kept.beside(part, stored(output.file(part))), kept.names, start, stop)
 
 
 def _iterated(
-    task: Task, model: Any, guest: Guest, data: Any, train: Dataset, batch_size: int, keep: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    recipe = recipe_of(train)
+    task: Task, model: Any, guest: Guest, data: Any, train: Dataset, batch_size: int, keep: Sequence[str],
+    on_error: RowsThatFail,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    recipe, skip = recipe_of(train), on_error != "raise"
     with temporary_folder("hopfleet-") as folder:
         try:
-            opened = open_data(data, train.columns, recipe, folder / "data", labelled=False, keep=keep)
-        except NoRows:
-            yield from none(task, model, guest, train, keep)
+            opened = open_data(data, train.columns, recipe, folder / "data", labelled=False, keep=keep, skip=skip)
+        except NoRows as error:
+            failed = FailedRows(error.failures, on_error)
+            failed.warn(0)
+            yield from failed.among(none(task, model, guest, train, keep), keep)
             return
-        kept = Kept(opened, keep)
+        kept, failed = Kept(opened, keep), FailedRows.of(opened, on_error)
+        failed.warn(opened.rows)
         with naming_differences(kept.rows, train.columns, labelled=False):
-            yield from predictions(task, model, guest, kept, batch_size, outcomes_of(recipe))
+            made = predictions(task, model, guest, kept, batch_size, outcomes_of(recipe))
+            yield from failed.among(made, keep)
 
 
 def columns_to_keep(keep: Any) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypedDict, Unpack, overload
 
-from hopfleet.domain.choices import Auto, BackendName
+from hopfleet.domain.choices import Auto, BackendName, RowsThatFail
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import ModelT
 from hopfleet.runs.opened_run import OpenedTrial
@@ -28,6 +28,7 @@ class HowToPredict(TypedDict, total=False):
     workers: int | Auto
     backend: Backend | BackendName | str
     keep: str | Sequence[str]
+    on_error: RowsThatFail
 
 
 class TrialResult(OpenedTrial[ModelT]):
@@ -101,14 +102,17 @@ class TrialResult(OpenedTrial[ModelT]):
         workers: int | Auto = "auto",
         backend: Backend | BackendName | str = "local",
         keep: str | Sequence[str] = (),
+        on_error: RowsThatFail = "raise",
     ) -> Any:
         """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
 
         ``data`` is as in ``test``; raw data may lack labels. ``to`` may be ``pandas.DataFrame``, ``iter`` for batches,
         or a .parquet, .csv or .arrow file or a folder to write. The columns of the rows to ``keep`` stand before the
-        predictions. A killed call goes on when it is made again.
+        predictions. A raw row that fails raises an error that names file and line; with ``on_error="skip"`` it has no
+        prediction, and with "null" a missing one, with the reason in a column ``error``. A killed call goes on when it
+        is made again.
         """
         from hopfleet.runs.prediction import predict
 
         found, place = self._run.find_task(task), Place(workers, backend)
-        return predict(self._run, {self.id: 1.0}, data, to, found, place, batch_size, keep)
+        return predict(self._run, {self.id: 1.0}, data, to, found, place, batch_size, keep, on_error)

@@ -15,7 +15,7 @@ import hopfleet as hop
 from hopfleet.data.etl import blocks, csv_rows
 from hopfleet.data.etl.blocks import Block, count, cut_blocks, even_size, row_ends, row_lines
 from hopfleet.data.etl.chunks import ColumnTypes, Failure, divided, is_number, layout_of, rows_before
-from hopfleet.data.etl.csv_rows import bad_values, parse_csv, take_header
+from hopfleet.data.etl.csv_rows import Expected, bad_values, parse_csv, take_header
 from hopfleet.data.etl.listing import Files, SourceFile, _kind, find_files, open_stream
 from hopfleet.errors import DataError
 from tests.helpers.chunks import chunk_of
@@ -188,7 +188,7 @@ def parsed(text: str, wanted: frozenset[str] | None = None, *, line: int = 2, **
     names = options.pop("names", ("x", "y"))
     texts = options.pop("texts", frozenset())
     files = Files("rows.csv", **options)
-    return parse_csv(Block(0, line, text.encode()), CSV, files, names, wanted, texts)
+    return parse_csv(Block(0, line, text.encode()), CSV, files, names, Expected(wanted, texts))
 
 
 class TestRows:

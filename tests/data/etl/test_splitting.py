@@ -90,8 +90,9 @@ def test_duplicates_across_splits_are_reported(tmp_path: Path) -> None:
     def without_part(row: dict[str, Any]) -> dict[str, Any]:
         return {"x": row["x"], "text": row["text"]}
 
-    with pytest.warns(UserWarning, match="1 rows of test occur in earlier splits too"):
+    with pytest.warns(UserWarning, match="1 rows of test occur in earlier splits too") as warned:
         hop.prepare(rows, tmp_path / "set", without_part, partitions=1, split=hop.Split(column="part"))
+    assert [warning.filename for warning in warned] == [__file__]
     assert '"duplicates": {\n    "test": 1\n  }' in (tmp_path / "set" / "prepared.json").read_text()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopfleet.data.etl.images import Images
 from hopfleet.data.etl.labels import Label
 from hopfleet.data.etl.listing import Files
-from hopfleet.data.etl.preparation import prepare, split
+from hopfleet.data.etl.preparing import prepare, split
 from hopfleet.data.etl.recipe import Recipe, load_recipe
 from hopfleet.data.etl.splitting import Split
 from hopfleet.data.etl.statistics import Counts, Moments, Quantiles

@@ -64,7 +64,7 @@ def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterat
             if data:
                 yield Block(start, line, bytes(data))
             return
-        end = _last_end(data, quoted)
+        end = _before_blank_lines(data, _last_end(data, quoted))
         if end == 0 and len(data) > LONGEST_ROW:
             raise DataError(
                 f"{path}, line {line}: a row has more than {LONGEST_ROW:,} bytes; close the quotes, or give a file of "
@@ -87,6 +87,13 @@ def _last_end(data: bytes, quoted: bool) -> int:
     return int(ends[-1]) + 1 if len(ends) else 0
 
 
+def _before_blank_lines(data: bytes, end: int) -> int:
+    """Return where blank lines before ``end`` begin: those at the end of a file are all in its last block."""
+    if not data.endswith((b"\n\n", b"\n\r\n"), 0, end):
+        return end
+    return data.find(b"\n", len(data[:end].rstrip(b"\r\n"))) + 1
+
+
 def row_ends(data: bytes, *, quoted: bool) -> Array:
     """Return the positions of the line feeds that end rows."""
     content = np.frombuffer(data, np.uint8)
@@ -97,16 +104,21 @@ def row_ends(data: bytes, *, quoted: bool) -> Array:
     return feeds
 
 
-def row_lines(block: Block, *, quoted: bool) -> Array:
-    """Return the number of the line on which each row of a block begins. Empty lines are no rows."""
-    ends = row_ends(block.data, quoted=quoted)
-    if not len(ends) or ends[-1] != len(block.data) - 1:
-        ends = np.append(ends, len(block.data))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    feeds = np.flatnonzero(np.frombuffer(block.data, np.uint8) == ord("\n"))
-    lines: Array = block.line + np.searchsorted(feeds, starts)
-    lengths = ends - starts
-    content = np.frombuffer(block.data, np.uint8)
-    blank = (lengths == 0) | ((lengths == 1) & (content[np.minimum(starts, len(content) - 1)] == ord("\r")))
-    found: Array = lines[~blank]
+def row_lines(block: Block, *, quoted: bool, blanks: bool = False) -> Array:
+    """Return the number of the line on which each row of a block begins. Empty lines are no rows unless ``blanks``."""
+    lines, blank = lines_and_blanks(block, quoted=quoted)
+    found: Array = lines if blanks else lines[~blank]
     return found
+
+
+def lines_and_blanks(block: Block, *, quoted: bool) -> tuple[Array, Array]:
+    """Return the number of the line on which each row of a block begins, and which of them are blank."""
+    ends = row_ends(block.data, quoted=quoted)
+    if block.data and (not len(ends) or ends[-1] != len(block.data) - 1):
+        ends = np.append(ends, len(block.data))
+    starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+    content = np.frombuffer(block.data, np.uint8)
+    lines: Array = block.line + np.searchsorted(np.flatnonzero(content == ord("\n")), starts)
+    lengths = ends - starts
+    blank = (lengths == 0) | ((lengths == 1) & (content[np.minimum(starts, len(content) - 1)] == ord("\r")))
+    return lines, blank

@@ -8,6 +8,7 @@ sets, are read where they are.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ class Failure:
     error: str
     traceback: str = ""
     row: Any = None  #: the row's values as JSON, or its text
+    before: int = 0  #: rows of the source before it that did not fail
 
     @property
     def place(self) -> str:
@@ -41,7 +43,7 @@ class Failure:
 
     def to_json(self) -> str:
         content = {"file": self.file, "line": self.line, "error": self.error, "traceback": self.traceback}
-        return json.dumps({**content, "row": self.row}, ensure_ascii=False, default=str)
+        return json.dumps({**content, "row": self.row, "before": self.before}, ensure_ascii=False, default=str)
 
 
 TYPED = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
@@ -80,7 +82,10 @@ class Chunk:
     home: int = 0  #: the piece of the source that the rows come from
 
     def line_of(self, row: int) -> int:
-        return int(np.load(self.lines)[self.start + row]) if self.lines else self.line + self.start + row
+        return int(self.lines_of(np.array([row]))[0])
+
+    def lines_of(self, rows: Array) -> Array:
+        return np.load(self.lines)[self.start + rows] if self.lines else self.line + self.start + rows
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows, or some columns of them."""
@@ -112,8 +117,10 @@ def divided(chunks: Sequence[Chunk], nodes: int) -> list[Chunk]:
             found.append(chunk)
             continue
         for start in range(0, chunk.rows, most):
-            failures = () if start else chunk.failures
             rows = min(most, chunk.rows - start)
+            first = chunk.line_of(start) if start else 0
+            last = chunk.line_of(start + rows) if start + rows < chunk.rows else math.inf
+            failures = tuple(failure for failure in chunk.failures if first <= failure.line < last)
             home = len(found) if len(chunks) < nodes else chunk.home
             found.append(replace(chunk, start=start, rows=rows, failures=failures, home=home))
     return found
@@ -248,6 +255,10 @@ def _refuse_mixture(name: str, one: Chunk, other: Chunk) -> None:
         remedy = "correct the values, list them as hop.Files(..., missing=[...]), or read the column as text with "
         remedy += f"hop.Files(..., types={{{name!r}: 'string'}})"
     raise DataError(f"column {name!r}: mixes {' and '.join(places)}; {remedy}")
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_number(value: Any) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 
 from hopfleet.data.columns import check_names
 from hopfleet.data.convert import number_array
-from hopfleet.data.etl.blocks import Block, count, row_lines
+from hopfleet.data.etl.blocks import Block, count, lines_and_blanks, row_lines
 from hopfleet.data.etl.chunks import Failure, Parsed, is_number
 from hopfleet.data.etl.listing import Files, SourceFile
 from hopfleet.errors import DataError
@@ -27,8 +28,21 @@ LOOKED_AT = 1000
 HEADER_BYTES = 1 << 20
 """Bytes of the longest header."""
 
+BLANK = "is blank"
+"""What is wrong with a line where a row should be."""
+
 OTHER_DELIMITERS = ";\t|"
 """Characters that delimit values in many files, looked for where a header seems to have a single name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of the rows of text files before they are read."""
+
+    columns: frozenset[str] | None = None  #: those to convert; None for all
+    texts: frozenset[str] = frozenset()  #: columns of text, whatever they look like
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)  #: those of columns in which any text is a mistake
+    blanks: bool = False  #: whether blank lines are rows, but for those at the end of a file
 
 
 def take_header(block: Block, files: Files, file: SourceFile) -> tuple[tuple[str, ...], Block]:
@@ -68,13 +82,12 @@ def _delimiter(files: Files, file: SourceFile) -> str:
 
 
 def parse_csv(
-    block: Block, found: SourceFile, files: Files, names: tuple[str, ...], wanted: frozenset[str] | None,
-    texts: frozenset[str],
+    block: Block, found: SourceFile, files: Files, names: tuple[str, ...], expected: Expected
 ) -> Parsed:  # fmt: skip
-    """Parse a block of whole rows; ``wanted`` are the columns to convert, None for all, and ``texts`` those of text."""
+    """Parse a block of whole rows."""
     from pyarrow import csv as arrow_csv
 
-    file, odd, delimiter = found.path, [], _delimiter(files, found)
+    file, odd, delimiter, wanted = found.path, [], _delimiter(files, found), expected.columns
 
     def refuse(row: Any) -> str:
         odd.append(row)
@@ -84,7 +97,8 @@ def parse_csv(
         raise DataError(f"{file}, line {line}: a quote is never closed; close the quote, or double it inside a value")
     types = {name: kind for name, kind in _types(files, names, file).items() if wanted is None or name in wanted}
     options = arrow_csv.ConvertOptions(
-        column_types={name: pa.string() for name in (*types, *texts)},  # converted below, where rows can be named
+        # Types are converted below, where rows can be named.
+        column_types={name: pa.string() for name in (*types, *expected.texts)},
         null_values=[*arrow_csv.ConvertOptions().null_values, *files.missing],
         strings_can_be_null=True,
         decimal_point=files.decimal,
@@ -94,7 +108,12 @@ def parse_csv(
         table = arrow_csv.read_csv(
             pa.BufferReader(block.data),
             arrow_csv.ReadOptions(column_names=list(names), block_size=len(block.data) + 1, use_threads=False),
-            arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+            arrow_csv.ParseOptions(
+                delimiter=delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=refuse,
+                ignore_empty_lines=not expected.blanks,
+            ),
             options,
         )
     except pa.ArrowInvalid as error:
@@ -103,7 +122,7 @@ def parse_csv(
             "check the delimiter, the quotes and the encoding, which must be UTF-8"
         ) from error
     plain = not odd and block.last_line - block.line + 1 == table.num_rows
-    lines = block.line + np.arange(table.num_rows) if plain else row_lines(block, quoted=True)
+    lines = block.line + np.arange(table.num_rows) if plain else row_lines(block, quoted=True, blanks=expected.blanks)
     failures, left = [], np.ones(len(lines), bool)
     for row in odd:
         number = row.number - 1
@@ -114,9 +133,24 @@ def parse_csv(
     if len(lines) != table.num_rows:  # quotes that the parser understands in another way
         lines = np.minimum(block.line + np.arange(table.num_rows), block.last_line)
     _refuse_other_encodings(table, lines, file)
+    if expected.blanks and len(names) > 1 and _has_blank_lines(block.data):
+        _, blank = lines_and_blanks(block, quoted=True)
+        if len(blank) == len(left):
+            blank = blank[left]
+            failures += [Failure(file, int(line), BLANK) for line in lines[blank]]
+            table, lines = table.take(number_array(np.flatnonzero(~blank))), lines[~blank]
+    types |= {
+        name: kind
+        for name, kind in expected.types.items()
+        if name in table.column_names and name not in types and pa.types.is_string(table.schema.field(name).type)
+    }
     table, lines, more = _converted(table, types, lines, file, files.decimal)
-    _refuse_mostly_numbers(table, {*types, *texts}, lines, file)
+    _refuse_mostly_numbers(table, {*types, *expected.texts}, lines, file)
     return table, block.line, lines, (*failures, *more)
+
+
+def _has_blank_lines(data: bytes) -> bool:
+    return data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data
 
 
 def _open_quote(block: Block, delimiter: str) -> int | None:

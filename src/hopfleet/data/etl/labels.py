@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopfleet.data.columns import Array
+from hopfleet.data.etl.chunks import is_text
 from hopfleet.data.etl.statistics import Moments, is_coded_text, numbers, whole
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError
@@ -111,7 +112,7 @@ class Label:
         kind = column.type
         if _is_list(kind):
             return {"lists": _counted(pc.list_flatten(column))}
-        if is_coded_text(kind) or _is_text(kind) or pa.types.is_boolean(kind):
+        if is_coded_text(kind) or is_text(kind) or pa.types.is_boolean(kind):
             return {"names": _counted(column)}
         if not _is_number(kind):
             raise DataError(f"is {kind}, which cannot be a label; give a number, a text, or a list of texts")
@@ -202,11 +203,7 @@ def refuse_unknown(value: Any, names: list[str]) -> None:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(kind.value_type)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_text(kind.value_type)
 
 
 def _is_number(kind: pa.DataType) -> bool:

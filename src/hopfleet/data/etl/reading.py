@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, even_size, row_lines
 from hopfleet.data.etl.chunks import Chunk, Failure, Parsed, lacking, opened_parquet, read_batches, save_table
-from hopfleet.data.etl.csv_rows import parse_csv, take_header
+from hopfleet.data.etl.csv_rows import BLANK, Expected, parse_csv, take_header
 from hopfleet.data.etl.json_arrays import as_lines, is_array
 from hopfleet.data.etl.listing import Files, SourceFile, open_stream
 from hopfleet.data.etl.memory import Memory
@@ -40,30 +40,27 @@ class Piece:
     line: int = 1
     feeds: int | None = None  #: line feeds in these bytes, if their number is known
     names: tuple[str, ...] = ()
-    wanted: frozenset[str] | None = None  #: columns to convert; None for all
-    texts: frozenset[str] = frozenset()  #: columns of text, whatever they look like
+    expected: Expected = field(default_factory=Expected)
 
 
-def cut_pieces(
-    files: Files, found: Sequence[SourceFile], wanted: frozenset[str] | None, texts: frozenset[str]
-) -> Iterator[Piece]:
+def cut_pieces(files: Files, found: Sequence[SourceFile], expected: Expected) -> Iterator[Piece]:
     """Yield the pieces of files that must be parsed."""
     for file in found:
         plain = not (file.is_remote or file.compression or file.encoding) and file.format != "webdataset"
         if not plain or file.size <= BLOCK_BYTES:
-            yield Piece(file, files, wanted=wanted, texts=texts)
+            yield Piece(file, files, expected=expected)
             continue
         names: tuple[str, ...] = ()
         with open_stream(file) as stream:
             size = even_size(file.size)
             for block in cut_blocks(stream, file.path, quoted=file.format in ("csv", "tsv"), size=size):
                 if file.format == "json" and is_array(block):
-                    yield Piece(file, files, wanted=wanted, texts=texts)
+                    yield Piece(file, files, expected=expected)
                     break
                 if file.format in ("csv", "tsv") and not names:
                     names, block = take_header(block, files, file)
                 stop = block.start + len(block.data)
-                yield Piece(file, files, block.start, stop, block.line, block.feeds, names, wanted, texts)
+                yield Piece(file, files, block.start, stop, block.line, block.feeds, names, expected)
 
 
 def expected_pieces(found: Sequence[SourceFile]) -> int:
@@ -110,8 +107,8 @@ def _tables(piece: Piece) -> Iterator[Parsed]:
     if piece.file.format == "webdataset":
         yield from _samples(piece)
         return
-    names, table = piece.names, piece.file.format in ("csv", "tsv")
-    for block in _blocks(piece):
+    names, table, blanks = piece.names, piece.file.format in ("csv", "tsv"), piece.expected.blanks
+    for block in _to_last_row(piece) if blanks else _blocks(piece):
         if piece.file.format == "json" and is_array(block):
             data, lines = as_lines(block.data, piece.file.path)
             if len(lines):
@@ -119,12 +116,28 @@ def _tables(piece: Piece) -> Iterator[Parsed]:
             continue
         if table and not names:
             names, block = take_header(block, piece.files, piece.file)
-        if not block.data or block.data.isspace():
+        if not (block.data.strip(b"\r\n") if blanks else block.data.strip()):
             continue
         if table:
-            yield parse_csv(block, piece.file, piece.files, names, piece.wanted, piece.texts)
+            yield parse_csv(block, piece.file, piece.files, names, piece.expected)
+        elif piece.file.format == "json":
+            yield _json(block, piece.file.path, row_lines(block, quoted=False, blanks=blanks))
         else:
-            yield (_json if piece.file.format == "json" else _text)(block, piece.file.path)
+            yield _text(block, piece.file.path, blanks)
+
+
+def _to_last_row(piece: Piece) -> Iterator[Block]:
+    """Yield the blocks of a piece without the blank lines at the end of the file."""
+    blocks = _blocks(piece)
+    block = next(blocks, None)
+    for following in blocks:
+        if block is not None:
+            yield block
+        block = following
+    if block is not None and (piece.stop is None or piece.stop >= piece.file.size):
+        block = Block(block.start, block.line, block.data.rstrip(b"\r\n") + b"\n")
+    if block is not None:
+        yield block
 
 
 def _blocks(piece: Piece) -> Iterator[Block]:
@@ -145,22 +158,23 @@ def _blocks(piece: Piece) -> Iterator[Block]:
 # ------------------------------------------------------------------------------------------------- JSON, text and tars
 
 
-def _json(block: Block, file: str, lines: Any = None) -> Parsed:
-    """Parse a block with an object in each line; ``lines`` are those of the file, unless they are the block's."""
+def _json(block: Block, file: str, lines: Any) -> Parsed:
+    """Parse a block with an object in each line; ``lines`` are those of the file."""
     from pyarrow import json as arrow_json
 
     def parsed(data: bytes) -> pa.Table:
         options = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
         return arrow_json.read_json(pa.BufferReader(data), options)
 
-    lines = row_lines(block, quoted=False) if lines is None else lines
     try:
         table = parsed(block.data)
         if table.num_rows == len(lines):
             return table, block.line, lines, ()
     except pa.ArrowInvalid:
         pass
-    texts = [text for text in block.data.split(b"\n") if text.strip()]
+    texts = block.data.removesuffix(b"\n").split(b"\n")
+    if len(texts) != len(lines):
+        texts = [text for text in texts if text.strip()]
     failures, good, left, kinds = [], [], [], dict[str, tuple[str, int]]()
     for line, text in zip(lines.tolist(), texts, strict=False):
         try:
@@ -169,6 +183,7 @@ def _json(block: Block, file: str, lines: Any = None) -> Parsed:
             left.append(line)
         except ValueError as error:
             words = f"is not a JSON object ({error})" if isinstance(error, json.JSONDecodeError) else str(error)
+            words = words if text.strip() else BLANK
             failures.append(Failure(file, line, words, "", text.decode(errors="replace")))
     try:
         table = parsed(b"\n".join(good) + b"\n")
@@ -193,14 +208,19 @@ def _check_object(value: Any, line: int, kinds: dict[str, tuple[str, int]]) -> N
             raise ValueError(f"{key!r} is a {kind}, but in line {first} a {known}; give each key values of one type")
 
 
-def _text(block: Block, file: str) -> Parsed:
-    rows = [text.removesuffix(b"\r") for text in block.data.split(b"\n")]
+def _text(block: Block, file: str, blanks: bool) -> Parsed:
+    rows = [text.removesuffix(b"\r") for text in block.data.removesuffix(b"\n").split(b"\n")]
     try:
-        texts = [text.decode() for text in rows if text]
+        texts = [text.decode() for text in rows if text or blanks]
     except UnicodeDecodeError as error:
         where = f"{file}, lines {block.line} to {block.last_line}"
         raise DataError(f"{where}: is not UTF-8 ({error}); convert the file") from error
-    return pa.table({"text": pa.array(texts, pa.string())}), block.line, row_lines(block, quoted=False), ()
+    return (
+        pa.table({"text": pa.array(texts, pa.string())}),
+        block.line,
+        row_lines(block, quoted=False, blanks=blanks),
+        (),
+    )
 
 
 def _samples(piece: Piece) -> Iterator[Parsed]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from hopfleet.data.columns import Array
 from hopfleet.data.convert import text_array
+from hopfleet.data.etl.chunks import is_text
 from hopfleet.data.etl.csv_rows import bad_values
 from hopfleet.data.etl.labels import REMEDY, Label, Outcome
 from hopfleet.data.etl.recipe import Batch, Recipe, WrongColumns
@@ -171,7 +172,7 @@ class Date:
 
     def _stamps(self, column: pa.ChunkedArray, *, strict: bool) -> pa.ChunkedArray:
         kind = pa.timestamp("us")
-        if not _is_text(column.type):
+        if not is_text(column.type):
             return column.cast(kind)
         if self.format:
             stamps = pc.strptime(column, format=self.format, unit="us", error_is_null=True)
@@ -210,7 +211,7 @@ class Text:
         return f"Text({name}, {digests(self.tokenize)}, at_most={self.at_most}, length={self.length})"
 
     def fit(self, column: pa.ChunkedArray) -> Any:
-        if not _is_text(column.type):
+        if not is_text(column.type):
             return Counts({})  # its rows fail in apply
         texts = column.drop_null().to_pylist()
         first = next((tokens for text in texts if len(tokens := self._tokens(text))), [])
@@ -366,13 +367,9 @@ def _by_type(kind: pa.DataType) -> Step | None:
         return Number(missing="mean")
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return Date()
-    if _is_text(kind) or pa.types.is_boolean(kind):
+    if is_text(kind) or pa.types.is_boolean(kind):
         return Category()
     return None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, *, strict: bool) -> pa.ChunkedArray:

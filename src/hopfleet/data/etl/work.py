@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ QUICK_SECONDS = 0.5
 """Seconds within which the rows of a chunk must be made to stay in memory: a call that is killed makes them again."""
 
 
+REMEDY = "hop.prepare(on_error='skip') leaves out such rows, and 'keep' lists them"
+
+
 class TooManyFailures(DataError):
     """More rows have failed than the limit allows."""
 
@@ -46,7 +50,7 @@ class TooManyFailures(DataError):
         first = self.failures[0]
         return f"{first.place}: {first.error}"
 
-    def explained(self, limit: int) -> str:
+    def explained(self, limit: int, remedy: str = REMEDY) -> str:
         """Return the first failure with what to do about it."""
         first = self.failures[0]
         # Some errors of rows name a remedy of their own.
@@ -54,7 +58,7 @@ class TooManyFailures(DataError):
         if limit:
             text = f"more than {limit:,} rows failed; the first: {text}; or raise error_limit"
         else:
-            text = f"{text}; hop.prepare(on_error='skip') leaves out such rows, and 'keep' lists them"
+            text = f"{text}; {remedy}"
         return f"{text}\n\n{first.traceback}".rstrip() if first.traceback else text
 
 
@@ -171,7 +175,18 @@ def make_chunk(
         make_folder(path.parent)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
         size = path.stat().st_size
-    return Made(path, columns, tuple(bounds.tolist()), tuple(failures), hashes, size, held)
+    return Made(path, columns, tuple(bounds.tolist()), _placed(failures, chunk, good), hashes, size, held)
+
+
+def _placed(failures: Sequence[Failure], chunk: Chunk, good: Array) -> tuple[Failure, ...]:
+    """Return failures in the order of the source, each with the number of good rows before it."""
+    if not failures:
+        return ()
+    lines = chunk.lines_of(good)
+    return tuple(
+        dataclasses.replace(failure, before=int(np.searchsorted(lines, failure.line)))
+        for failure in sorted(failures, key=lambda failure: failure.line)
+    )
 
 
 def _stored(chunk: Chunk) -> dict[str, Cells]:
