@@ -24,7 +24,7 @@ from tests.helpers.tables import stored
         ("a.csv", "x\n" + "1\n2\noops\n4\n" * 9, r"a\.csv, line 4: column 'x' has 'oops' among numbers"),
         ("a.csv", "x,y\n1,caf\xe9\n", r"a\.csv, line 2: column 'y' is not UTF-8; name the encoding, as in hop.Files"),
         ("a.csv", "x,\xe9\n1,2\n", r"a\.csv, line 1: the header is not UTF-8"),
-        ("a.csv", "x;y\n1;2\n", r"a\.csv, line 1: has a single column, 'x;y'; name the delimiter: .*delimiter=';'"),
+        ("a.csv", "x;y\n1;2\n1\n", r"a\.csv, line 1: has a single column, 'x;y'; name the delimiter: .*delimiter=';'"),
         ("a.csv", 'x,y\n1,2\n3,"4\n5,6\n', r"a\.csv, line 3: a quote is never closed"),
         ("a.csv", 'x,y\n1,"' + "2\n5,6\n" * 60_000, r"a\.csv, line 2: a quote is never closed"),
         ("a.jsonl", '{"x": 1}\n{"x": null}\n{"x": "b"}\n', r"a\.jsonl, line 3: 'x' is a str, but in line 1 a number"),

@@ -15,7 +15,8 @@ import hopfleet as hop
 from hopfleet.data.etl import blocks, csv_rows
 from hopfleet.data.etl.blocks import Block, count, cut_blocks, even_size, row_ends, row_lines
 from hopfleet.data.etl.chunks import ColumnTypes, Failure, divided, is_number, layout_of, rows_before
-from hopfleet.data.etl.csv_rows import Expected, bad_values, parse_csv, take_header
+from hopfleet.data.etl.csv_header import Header, take_header
+from hopfleet.data.etl.csv_rows import Expected, bad_values, parse_csv
 from hopfleet.data.etl.listing import Files, SourceFile, _kind, find_files, open_stream
 from hopfleet.errors import DataError
 from tests.helpers.chunks import chunk_of
@@ -155,20 +156,41 @@ class TestHeaders:
         return take_header(Block(0, 1, text.encode(), **options), files or Files("rows.csv"), found)
 
     def test_the_first_row_names_the_columns(self) -> None:
-        names, rest = self.taken("\ufeffx,y\n1,2\n")
-        assert names == ("x", "y") and (rest.start, rest.line, rest.data) == (7, 2, b"1,2\n")
-        names, rest = self.taken('\n"a\nb",y\n1,2\n', feeds=4)
-        assert names == ("a\nb", "y") and (rest.start, rest.line, rest.data, rest.feeds) == (9, 4, b"1,2\n", 1)
-        names, rest = self.taken("x,y", feeds=0)
-        assert names == ("x", "y") and (rest.start, rest.line, rest.data, rest.feeds) == (3, 2, b"", 0)
+        header, rest = self.taken("\ufeffx,y\n1,2\n")
+        assert header.names == ("x", "y") and (rest.start, rest.line, rest.data) == (7, 2, b"1,2\n")
+        header, rest = self.taken('\n"a\nb",y\n1,2\n', feeds=4)
+        assert header.names == ("a\nb", "y") and (rest.start, rest.line, rest.data, rest.feeds) == (9, 4, b"1,2\n", 1)
+        header, rest = self.taken("x,y", feeds=0)
+        assert header.names == ("x", "y") and (rest.start, rest.line, rest.data, rest.feeds) == (3, 2, b"", 0)
 
-    def test_the_delimiter_is_that_of_the_format_or_as_told(self) -> None:
-        assert self.taken("x\ty\n", found=replace(CSV, format="tsv"))[0] == ("x", "y")
-        assert self.taken("x;y\n", Files("rows.csv", delimiter=";"))[0] == ("x", "y")
-        assert self.taken("x;y\n", Files("rows.csv", delimiter=","))[0] == ("x;y",)
-        assert self.taken("x;y,z\n")[0] == ("x;y", "z")
+    def test_the_delimiter_is_that_of_the_format_or_as_told_or_found(self) -> None:
+        def names(text: str, *options: Any, **more: Any) -> Any:
+            return self.taken(text, *options, **more)[0].names
+
+        assert names("x\ty\n", found=replace(CSV, format="tsv")) == ("x", "y")
+        assert names("x;y\n", Files("rows.csv", delimiter=";")) == ("x", "y")
+        assert names("x;y\n", Files("rows.csv", delimiter=",")) == ("x;y",)
+        assert names("x;y,z\n") == ("x;y", "z")
+        assert names('x|y\n"1|1"|2\n') == ("x", "y")
+        assert names("x;y;z\n1,5;2,5;3\n") == ("x", "y", "z")
+        assert names("text\none; two\n") == ("text",)
         with pytest.raises(DataError, match=r"line 1: has a single column, 'x\|y'; name the delimiter"):
-            self.taken("x|y\n1|2\n")
+            self.taken("x|y\n1|2\n1\n")
+        with pytest.raises(DataError, match=r"line 1: has a single column, 'x;y\|z'; name the delimiter"):
+            self.taken("x;y|z\n1;2|3\n")  # either may be meant
+
+    def test_a_file_without_a_header_is_refused_or_named(self) -> None:
+        with pytest.raises(DataError, match=r"line 1: has numbers where names of columns should be, 5\.1, 3;.*header="):
+            self.taken("5.1,3\n4.9,3\n")
+        header, rest = self.taken("5.1,3\n", Files("rows.csv", header=["a", "b"]))
+        assert header.names == ("a", "b") and (rest.start, rest.line, rest.data) == (0, 1, b"5.1,3\n")
+        assert self.taken("2001,2002\n", Files("rows.csv", header=True))[0].names == ("2001", "2002")
+        assert self.taken("nan,inf\n")[0].names == ("nan", "inf")
+        with pytest.raises(DataError, match=r"header=\['a'\]: names 1 columns, but rows\.csv, line 1 has 2 values"):
+            self.taken("5.1,3\n", Files("rows.csv", header=["a"]))
+        for wrong in ("a", False, []):
+            with pytest.raises(DataError, match=r"header=.*: must be the names of the columns"):
+                Files("rows.csv", header=wrong)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -188,7 +210,7 @@ def parsed(text: str, wanted: frozenset[str] | None = None, *, line: int = 2, **
     names = options.pop("names", ("x", "y"))
     texts = options.pop("texts", frozenset())
     files = Files("rows.csv", **options)
-    return parse_csv(Block(0, line, text.encode()), CSV, files, names, Expected(wanted, texts))
+    return parse_csv(Block(0, line, text.encode()), CSV.path, files, Header(names, ","), Expected(wanted, texts))
 
 
 class TestRows:

@@ -75,3 +75,53 @@ def test_bytes_that_the_encoding_does_not_have(tmp_path: Path) -> None:
     path.write_bytes(b"n,word\n1,\x81\n")
     with pytest.raises(DataError, match=r"raw\.csv, after line 1: cannot be read"):
         rows(path, tmp_path, encoding="cp1252")
+
+
+def test_marks_between_thousands(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    path.write_text('n,price,text\n12,3.25,a\n999,"1,000",b\n"1,234,567","12,000.50","1,5"\n', encoding="utf-8")
+    found = rows(path, tmp_path, thousands=",", types={"text": "string"})
+    assert found["n"] == [12, 999, 1234567] and found["price"] == [3.25, 1000.0, 12000.5] and found["text"][2] == "1,5"
+    typed = rows(path, tmp_path, thousands=",", types={"n": "float64", "price": "float64", "text": "string"})
+    assert typed["n"] == [12.0, 999.0, 1234567.0] and typed["price"] == [3.25, 1000.0, 12000.5]
+    path.write_text("n;price\n2;3\n1.234;1\u202f234,5\n", encoding="utf-8")
+    assert rows(path, tmp_path, decimal=",", thousands=".", types={"price": "string"})["n"] == [2, 1234]
+    assert rows(path, tmp_path, decimal=",", thousands=" ", types={"n": "string"})["price"] == [1234.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ('n\n"1,234"\n5\n', "thousands=',', or decimal=','"),
+        ('n\n"1,5"\n"2,25"\n', "decimal=','"),
+        ("n\n1.234,5\n5\n", "thousands='.', decimal=','"),
+        ("n\n1 234\n5\n", "thousands=' '"),
+    ],
+)
+def test_numbers_with_marks_are_no_texts(text: str, options: str, tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=f"column 'n' has '.*' among numbers; say how they are written.*{options}"):
+        rows(path, tmp_path, delimiter=";" if '"' not in text else "")
+    assert rows(path, tmp_path, delimiter=";" if '"' not in text else "", types={"n": "string"})["n"][0].startswith("1")
+
+
+def test_whole_numbers_keep_all_digits(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    path.write_text("n,x\n18446744073709551615,1e20\n9223372036854775809,3\n7,0.5\n", encoding="utf-8")
+    found = rows(path, tmp_path)
+    assert found["n"] == [7, 9223372036854775809, 18446744073709551615] and found["x"] == [0.5, 3.0, 1e20]
+    path.write_text("n\n18446744073709551616\n1\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 2: column 'n' has 18446744073709551616 among numbers with more digits"):
+        rows(path, tmp_path)
+    assert rows(path, tmp_path, types={"n": "string"})["n"] == ["1", "18446744073709551616"]
+
+
+def test_whole_numbers_of_several_blocks_keep_all_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.data.etl.reading.BLOCK_BYTES", 64)
+    wanted = [*range(40), *range(2**64 - 4, 2**64), *range(40, 60)]
+    (tmp_path / "raw.csv").write_text("n\n" + "".join(f"{n}\n" for n in wanted), encoding="utf-8")
+    assert rows(tmp_path / "raw.csv", tmp_path)["n"] == sorted(wanted)
+    (tmp_path / "raw.csv").write_text("n\n" + "".join(f"{n}\n" for n in [-1, *wanted]), encoding="utf-8")
+    with pytest.raises(DataError):
+        rows(tmp_path / "raw.csv", tmp_path)

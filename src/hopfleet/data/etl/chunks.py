@@ -184,7 +184,15 @@ class ColumnTypes:
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Return a table with these columns, in this order and with these types."""
-        columns = [table.column(name).cast(kind) for name, kind in self.types.items()]
+        columns = []
+        for name, kind in self.types.items():
+            try:
+                columns.append(table.column(name).cast(kind))
+            except pa.ArrowInvalid as error:
+                raise DataError(
+                    f"column {name!r}: is {table.schema.field(name).type} here and {kind} elsewhere ({error}); read it "
+                    f"as text: hop.Files(..., types={{{name!r}: 'string'}})"
+                ) from None
         return pa.table(columns, names=list(self.types))
 
     def only(self, names: Sequence[str] | None) -> ColumnTypes:
@@ -231,7 +239,9 @@ def _unified(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return other
     numbers = (pa.types.is_integer, pa.types.is_floating)
     if all(any(is_kind(kind) for is_kind in numbers) for kind in (one, other)):
-        return pa.int64() if pa.types.is_integer(one) and pa.types.is_integer(other) else pa.float64()
+        if not (pa.types.is_integer(one) and pa.types.is_integer(other)):
+            return pa.float64()
+        return pa.uint64() if pa.uint64() in (one, other) else pa.int64()
     if all(pa.types.is_date(kind) or pa.types.is_timestamp(kind) for kind in (one, other)):
         return one if pa.types.is_timestamp(one) else other
     if all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in (one, other)):

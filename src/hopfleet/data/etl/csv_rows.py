@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopfleet.data.columns import check_names
 from hopfleet.data.convert import number_array
 from hopfleet.data.etl.blocks import Block, count, lines_and_blanks, row_lines
 from hopfleet.data.etl.chunks import Failure, Parsed, is_number
-from hopfleet.data.etl.listing import Files, SourceFile
+from hopfleet.data.etl.csv_header import Header, not_utf8
+from hopfleet.data.etl.listing import Files
 from hopfleet.errors import DataError
 
 MOSTLY = 0.5
@@ -25,14 +26,13 @@ MOSTLY = 0.5
 LOOKED_AT = 1000
 """Texts of a column of a chunk that are looked at to find that out."""
 
-HEADER_BYTES = 1 << 20
-"""Bytes of the longest header."""
-
 BLANK = "is blank"
 """What is wrong with a line where a row should be."""
 
-OTHER_DELIMITERS = ";\t|"
-"""Characters that delimit values in many files, looked for where a header seems to have a single name."""
+SPACES = " \u00a0\u202f"
+
+MARKS = re.compile(r"[-+]?\d{1,3}(?:([.,' \u00a0\u202f])\d{3})+(?:[.,]\d+)?|[-+]?\d+(,)\d+")
+"""A number with marks between its thousands, or with a comma before its fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,49 +45,14 @@ class Expected:
     blanks: bool = False  #: whether blank lines are rows, but for those at the end of a file
 
 
-def take_header(block: Block, files: Files, file: SourceFile) -> tuple[tuple[str, ...], Block]:
-    """Return the names in the first row of a CSV file, and the block without that row."""
-    ends = block.data.find(b"\n")
-    if not block.data or block.data.isspace():
-        raise DataError(f"{file.path}: has no header; the first line must name the columns")
-    first = block.data[: ends + 1]
-    simple = not first.isspace() and b'"' not in first
-    text = (first if first and simple else block.data[:HEADER_BYTES]).decode("utf-8-sig", errors="replace")
-    delimiter = _delimiter(files, file)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    names = next(row for row in reader if row)
-    taken = reader.line_num
-    if any("\N{REPLACEMENT CHARACTER}" in name for name in names):
-        raise DataError(f"{file.path}, line {block.line}: {_not_utf8('the header')}")
-    found = [mark for mark in OTHER_DELIMITERS if mark != delimiter and mark in names[0]]
-    if len(names) == 1 and found and not files.delimiter:
-        raise DataError(
-            f"{file.path}, line {block.line}: has a single column, {names[0]!r}; name the delimiter: "
-            f"hop.Files(path, delimiter={found[0]!r}), or {delimiter!r} if there is but one column"
-        )
-    for _ in range(taken - 1):
-        ends = block.data.find(b"\n", ends + 1)
-    cut = len(block.data) if ends < 0 else ends + 1
-    try:
-        checked = tuple(check_names(names))
-    except DataError as error:
-        raise DataError(f"{file.path}, line {block.line}: {error}") from None
-    feeds = None if block.feeds is None else block.feeds - count(block.data[:cut], "\n")
-    return checked, Block(block.start + cut, block.line + taken, block.data[cut:], feeds)
-
-
-def _delimiter(files: Files, file: SourceFile) -> str:
-    # Where fractions follow a comma, values are divided by semicolons.
-    return files.delimiter or ("\t" if file.format == "tsv" else ";" if files.decimal == "," else ",")
-
-
 def parse_csv(
-    block: Block, found: SourceFile, files: Files, names: tuple[str, ...], expected: Expected
+    block: Block, file: str, files: Files, header: Header, expected: Expected
 ) -> Parsed:  # fmt: skip
     """Parse a block of whole rows."""
     from pyarrow import csv as arrow_csv
 
-    file, odd, delimiter, wanted = found.path, [], _delimiter(files, found), expected.columns
+    odd: list[Any] = []
+    names, delimiter, wanted = header.names, header.delimiter, expected.columns
 
     def refuse(row: Any) -> str:
         odd.append(row)
@@ -104,18 +69,23 @@ def parse_csv(
         decimal_point=files.decimal,
         include_columns=None if wanted is None else [name for name in names if name in wanted] or list(names[:1]),
     )
+    reading = arrow_csv.ReadOptions(column_names=list(names), block_size=len(block.data) + 1, use_threads=False)
+    parsing = arrow_csv.ParseOptions(
+        delimiter=delimiter,
+        newlines_in_values=True,
+        invalid_row_handler=refuse,
+        ignore_empty_lines=not expected.blanks,
+    )
+
+    def parsed() -> pa.Table:
+        odd.clear()
+        return arrow_csv.read_csv(pa.BufferReader(block.data), reading, parsing, options)
+
     try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(block.data),
-            arrow_csv.ReadOptions(column_names=list(names), block_size=len(block.data) + 1, use_threads=False),
-            arrow_csv.ParseOptions(
-                delimiter=delimiter,
-                newlines_in_values=True,
-                invalid_row_handler=refuse,
-                ignore_empty_lines=not expected.blanks,
-            ),
-            options,
-        )
+        table = parsed()
+        if longs := [name for name in table.column_names if name not in types and _has_long(table.column(name))]:
+            options.column_types = {**options.column_types, **dict.fromkeys(longs, pa.string())}
+            table = parsed()
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{file}, lines {block.line} to {block.last_line}: cannot be read as CSV ({error}); "
@@ -133,6 +103,10 @@ def parse_csv(
     if len(lines) != table.num_rows:  # quotes that the parser understands in another way
         lines = np.minimum(block.line + np.arange(table.num_rows), block.last_line)
     _refuse_other_encodings(table, lines, file)
+    for name in longs:
+        table = table.set_column(
+            table.column_names.index(name), name, _whole_or_not(table.column(name), name, lines, file)
+        )
     if expected.blanks and len(names) > 1 and _has_blank_lines(block.data):
         _, blank = lines_and_blanks(block, quoted=True)
         if len(blank) == len(left):
@@ -144,7 +118,8 @@ def parse_csv(
         for name, kind in expected.types.items()
         if name in table.column_names and name not in types and pa.types.is_string(table.schema.field(name).type)
     }
-    table, lines, more = _converted(table, types, lines, file, files.decimal)
+    table = _without_marks(table, {*types, *expected.texts}, files)
+    table, lines, more = _converted(table, types, lines, file, files)
     _refuse_mostly_numbers(table, {*types, *expected.texts}, lines, file)
     return table, block.line, lines, (*failures, *more)
 
@@ -166,17 +141,13 @@ def _open_quote(block: Block, delimiter: str) -> int | None:
     return None
 
 
-def _not_utf8(what: str) -> str:
-    return f"{what} is not UTF-8; name the encoding, as in hop.Files(path, encoding='latin-1')"
-
-
 def _refuse_other_encodings(table: pa.Table, lines: Any, file: str) -> None:
     """Raise DataError for a column with text that is not UTF-8, which Arrow takes for bytes."""
     for name in table.column_names:
         if pa.types.is_binary(table.schema.field(name).type):
             for row, value in enumerate(table.column(name).to_pylist()):
                 if value is not None and "\N{REPLACEMENT CHARACTER}" in value.decode(errors="replace"):
-                    raise DataError(f"{file}, line {int(lines[row])}: {_not_utf8(f'column {name!r}')}")
+                    raise DataError(f"{file}, line {int(lines[row])}: {not_utf8(f'column {name!r}')}")
 
 
 def _types(files: Files, names: Sequence[str], file: str) -> dict[str, pa.DataType]:
@@ -194,13 +165,13 @@ def _types(files: Files, names: Sequence[str], file: str) -> dict[str, pa.DataTy
 
 
 def _converted(
-    table: pa.Table, types: dict[str, pa.DataType], lines: Any, file: str, decimal: str
+    table: pa.Table, types: dict[str, pa.DataType], lines: Any, file: str, files: Files
 ) -> tuple[pa.Table, Any, list[Failure]]:
     """Convert columns of text to the given types. Rows whose values cannot be converted are left out and returned."""
     failures: dict[int, Failure] = {}
     for name, kind in types.items():
-        if decimal != "." and pa.types.is_floating(kind):
-            plain = pc.replace_substring(table.column(name), decimal, ".")
+        if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+            plain = _plain_numbers(table.column(name), files)
             table = table.set_column(table.schema.get_field_index(name), name, plain)
         for row in bad_values(table.column(name), kind):
             error = f"column {name!r}: {table.column(name)[row].as_py()!r} is not of type {kind}"
@@ -212,6 +183,51 @@ def _converted(
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table.column(name).cast(kind))
     return table, lines, [failures[row] for row in sorted(failures)]
+
+
+def _plain_numbers(column: pa.ChunkedArray, files: Files) -> pa.ChunkedArray:
+    """Return texts of numbers without marks between thousands, and with a point before fractions."""
+    for mark in SPACES if files.thousands == " " else files.thousands:
+        column = pc.replace_substring(column, mark, "")
+    return column if files.decimal == "." else pc.replace_substring(column, files.decimal, ".")
+
+
+def _without_marks(table: pa.Table, typed: set[str], files: Files) -> pa.Table:
+    """Return a table whose columns of numbers with marks between their thousands are numbers."""
+    if not files.thousands:
+        return table
+    marks, fraction = f"[{SPACES if files.thousands == ' ' else re.escape(files.thousands)}]", re.escape(files.decimal)
+    form = rf"^\s*[-+]?(\d{{1,3}}({marks}\d{{3}})+|\d+)({fraction}\d*)?\s*$"
+    for place, name in enumerate(table.column_names):
+        column = table.column(name)
+        if name in typed or not pa.types.is_string(column.type):
+            continue
+        if pc.all(pc.match_substring_regex(column, form), min_count=1).as_py():
+            plain = pc.utf8_trim_whitespace(_plain_numbers(column, files))
+            whole = not pc.any(pc.match_substring(plain, ".")).as_py()
+            table = table.set_column(place, name, plain.cast(pa.int64() if whole else pa.float64()))
+    return table
+
+
+def _has_long(column: pa.ChunkedArray) -> bool:
+    """Whether a column has numbers beyond those of int64, which Arrow reads as fractions."""
+    if not pa.types.is_floating(column.type) or column.null_count == len(column):
+        return False
+    ends = pc.min_max(column).as_py()
+    return bool(max(-ends["min"], ends["max"]) >= 1 << 63)
+
+
+def _whole_or_not(column: pa.ChunkedArray, name: str, lines: Any, file: str) -> pa.ChunkedArray:
+    """Return texts of numbers as uint64, or as fractions if one of them has a fraction or an exponent."""
+    if not pc.all(pc.match_substring_regex(column, r"^\s*[-+]?\d+\s*$"), min_count=0).as_py():
+        return column.cast(pa.float64())
+    odd = bad_values(column, pa.uint64())
+    if odd:
+        raise DataError(
+            f"{file}, line {int(lines[odd[0]])}: column {name!r} has {column[odd[0]].as_py()} among numbers with more "
+            f"digits than are exact; read the column as text: hop.Files(..., types={{{name!r}: 'string'}})"
+        )
+    return column.cast(pa.uint64())
 
 
 def bad_values(column: pa.ChunkedArray, kind: pa.DataType, first: int = 0) -> list[int]:
@@ -236,6 +252,7 @@ def _refuse_mostly_numbers(table: pa.Table, typed: set[str], lines: Any, file: s
         if len(looked) < 2:
             continue
         numbers = pc.match_substring_regex(looked, r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+        _refuse_marks(name, looked, numbers, lines, file)
         if pc.sum(numbers).as_py() < MOSTLY * len(looked):
             continue
         for row in range(len(column)):
@@ -246,3 +263,22 @@ def _refuse_mostly_numbers(table: pa.Table, typed: set[str], lines: Any, file: s
                     f"list it as hop.Files(..., missing=[{value!r}]), or give the column a type with "
                     f"hop.Files(..., types={{{name!r}: 'float64'}}) and on_error='skip', or 'string' for text"
                 )
+
+
+def _refuse_marks(name: str, looked: pa.ChunkedArray, numbers: pa.ChunkedArray, lines: Any, file: str) -> None:
+    """Raise DataError for a column of texts that are numbers but for marks in them."""
+    texts = looked.to_pylist()
+    found = [
+        None if plain else MARKS.fullmatch(text.strip()) for text, plain in zip(texts, numbers.to_pylist(), strict=True)
+    ]
+    marked = next((match for match in found if match is not None), None)
+    if marked is None or sum(match is not None for match in found) + pc.sum(numbers).as_py() < len(texts):
+        return
+    thousands, comma = f"thousands={marked[1]!r}", "decimal=','"
+    options = comma if marked[1] is None else f"{thousands}, or {comma}" if marked[1] == "," else thousands
+    if marked[1] == "." and "," in marked[0]:
+        options = f"{thousands}, {comma}"
+    raise DataError(
+        f"{file}: column {name!r} has {marked[0]!r} among numbers; say how they are written, "
+        f"hop.Files(..., {options}), or give the column a type: hop.Files(..., types={{{name!r}: 'string'}})"
+    )

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hopfleet.data.folders import RemoteFolder
 from hopfleet.domain.signatures import explained
@@ -44,7 +44,9 @@ class Files:
     by default, the names of the files tell. ``types`` gives Arrow's names of types to columns of CSV files, as in
     ``{"zip": "string"}``. ``missing`` lists texts that stand for missing values, besides the empty one, NA, NaN,
     null and the like. ``encoding`` is that of CSV, JSON and text files that are not UTF-8, as in ``"latin-1"``;
-    ``decimal`` is the mark before the fractions of numbers in CSV files.
+    ``decimal`` is the mark before the fractions of numbers in CSV files, and ``thousands`` the one between thousands.
+    ``header`` has the names of the columns of CSV files without a header; True says that the first line has them, even
+    if they are numbers.
     """
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -54,6 +56,8 @@ class Files:
     missing: Sequence[str] = ()
     encoding: str = ""
     decimal: str = "."
+    thousands: str = ""
+    header: Literal[True] | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -64,6 +68,14 @@ class Files:
             ) from None
         if self.decimal not in (".", ","):
             raise DataError(f"decimal={shown(self.decimal)}: must be '.' or ','")
+        if self.thousands not in ("", ",", ".", " ", "'"):
+            raise DataError(f"thousands={shown(self.thousands)}: must be ',', '.', ' ' or \"'\"")
+        if self.thousands in (self.decimal, self.delimiter) and self.thousands:
+            raise DataError(
+                f"thousands={self.thousands!r}: is the decimal mark or the delimiter, too; give another one"
+            )
+        if self.header is not None and (isinstance(self.header, str) or not self.header):
+            raise DataError(f"header={shown(self.header)}: must be the names of the columns, as in ['a', 'b'], or True")
         if self.decimal == self.delimiter:
             raise DataError(f"decimal={self.decimal!r}: is the delimiter, too; give delimiter=';' or another one")
         if self.format and self.format not in NAMES:

@@ -19,7 +19,7 @@ from hopfleet.data import manifest
 from hopfleet.data.dataset import Dataset, open_dataset
 from hopfleet.data.etl.chunks import ColumnTypes
 from hopfleet.data.etl.listing import Files, find_files
-from hopfleet.data.etl.reading import header
+from hopfleet.data.etl.reading import header_of
 from hopfleet.data.etl.recipe import AsStored, BatchFunction, Recipe, RowFunction, WrongColumns
 from hopfleet.data.etl.tables import as_tables
 from hopfleet.data.etl.tabular import Tabular
@@ -55,6 +55,10 @@ class Opened:
                 options.append({"encoding": codecs.lookup(self.files.encoding).name})
             if self.files.decimal != ".":
                 options.append({"decimal": self.files.decimal})
+            if self.files.thousands:
+                options.append({"thousands": self.files.thousands})
+            if self.files.header is not None:
+                options.append({"header": self.files.header is True or list(self.files.header)})
             self.identity = {"files": [[f.path, f.size, f.version] for f in self.found], "options": options}
         elif self.dataset is not None:
             self.identity = {"dataset": self.dataset.fingerprint}
@@ -81,7 +85,7 @@ def check_columns(recipe: Recipe, opened: Opened, layout: ColumnTypes) -> None:
         return
     file, names = opened.found[0] if opened.found else None, list(layout.types)
     if opened.files is not None and file is not None and file.format in ("csv", "tsv"):
-        names = [*header(opened.files, file)]  # of these, only those that the recipe names were read
+        names = [*header_of(opened.files, file).names]  # of these, only those that the recipe names were read
     try:
         recipe.check(names)
     except WrongColumns as error:

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, even_size, row_lines
 from hopfleet.data.etl.chunks import Chunk, Failure, Parsed, lacking, opened_parquet, read_batches, save_table
-from hopfleet.data.etl.csv_rows import BLANK, Expected, parse_csv, take_header
+from hopfleet.data.etl.csv_header import Header, take_header
+from hopfleet.data.etl.csv_rows import BLANK, Expected, parse_csv
 from hopfleet.data.etl.json_arrays import as_lines, is_array
 from hopfleet.data.etl.listing import Files, SourceFile, open_stream
 from hopfleet.data.etl.memory import Memory
@@ -39,7 +40,7 @@ class Piece:
     stop: int | None = None
     line: int = 1
     feeds: int | None = None  #: line feeds in these bytes, if their number is known
-    names: tuple[str, ...] = ()
+    header: Header | None = None
     expected: Expected = field(default_factory=Expected)
 
 
@@ -50,17 +51,17 @@ def cut_pieces(files: Files, found: Sequence[SourceFile], expected: Expected) ->
         if not plain or file.size <= BLOCK_BYTES:
             yield Piece(file, files, expected=expected)
             continue
-        names: tuple[str, ...] = ()
+        header: Header | None = None
         with open_stream(file) as stream:
             size = even_size(file.size)
             for block in cut_blocks(stream, file.path, quoted=file.format in ("csv", "tsv"), size=size):
                 if file.format == "json" and is_array(block):
                     yield Piece(file, files, expected=expected)
                     break
-                if file.format in ("csv", "tsv") and not names:
-                    names, block = take_header(block, files, file)
+                if file.format in ("csv", "tsv") and header is None:
+                    header, block = take_header(block, files, file)
                 stop = block.start + len(block.data)
-                yield Piece(file, files, block.start, stop, block.line, block.feeds, names, expected)
+                yield Piece(file, files, block.start, stop, block.line, block.feeds, header, expected)
 
 
 def expected_pieces(found: Sequence[SourceFile]) -> int:
@@ -68,8 +69,8 @@ def expected_pieces(found: Sequence[SourceFile]) -> int:
     return sum(1 if file.compression or file.is_remote else -(-file.size // BLOCK_BYTES) for file in found)
 
 
-def header(files: Files, file: SourceFile) -> tuple[str, ...]:
-    """Return the names of all columns of a CSV file."""
+def header_of(files: Files, file: SourceFile) -> Header:
+    """Return the header of a CSV file."""
     with open_stream(file) as stream:
         block = next(iter(cut_blocks(stream, file.path, quoted=True)))
         return take_header(block, files, file)[0]
@@ -107,19 +108,19 @@ def _tables(piece: Piece) -> Iterator[Parsed]:
     if piece.file.format == "webdataset":
         yield from _samples(piece)
         return
-    names, table, blanks = piece.names, piece.file.format in ("csv", "tsv"), piece.expected.blanks
+    header, table, blanks = piece.header, piece.file.format in ("csv", "tsv"), piece.expected.blanks
     for block in _to_last_row(piece) if blanks else _blocks(piece):
         if piece.file.format == "json" and is_array(block):
             data, lines = as_lines(block.data, piece.file.path)
             if len(lines):
                 yield _json(Block(0, 1, data), piece.file.path, lines)
             continue
-        if table and not names:
-            names, block = take_header(block, piece.files, piece.file)
+        if table and header is None:
+            header, block = take_header(block, piece.files, piece.file)
         if not (block.data.strip(b"\r\n") if blanks else block.data.strip()):
             continue
-        if table:
-            yield parse_csv(block, piece.file, piece.files, names, piece.expected)
+        if header is not None:
+            yield parse_csv(block, piece.file.path, piece.files, header, piece.expected)
         elif piece.file.format == "json":
             yield _json(block, piece.file.path, row_lines(block, quoted=False, blanks=blanks))
         else:
