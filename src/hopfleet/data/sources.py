@@ -74,7 +74,7 @@ def open_source(source: Any) -> Source:
     streamed = _is_instance(source, "torch.utils.data", "IterableDataset")
     if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not streamed:
         rows = len(source)
-        return Source(rows, _row_chunks(_items(source, rows)))
+        return Source(rows, _row_chunks(items(source, rows)))
     if isinstance(source, Iterable):
         return Source(None, _row_chunks(source))
     raise DataError(
@@ -264,7 +264,7 @@ def _parquet(source: str) -> Source:
     return Source(rows, _record_chunks(batches()))
 
 
-def _items(source: Any, rows: int) -> Iterator[Any]:
+def items(source: Any, rows: int) -> Iterator[Any]:
     """Yield the items of a data set. Warn if one of the first items is different when it is read again."""
     steady = isinstance(source, (list, tuple, range))
     for number in range(rows):

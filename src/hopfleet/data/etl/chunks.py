@@ -46,7 +46,7 @@ class Failure:
         return json.dumps({**content, "row": self.row, "before": self.before}, ensure_ascii=False, default=str)
 
 
-TYPED = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
+TYPED = (".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npz", ".xlsx")
 """Endings of files that store the types of their columns."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import glob
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,8 @@ FORMATS = {
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
     **dict.fromkeys((".txt", ".text"), "text"),
     **dict.fromkeys((".tar",), "webdataset"),
+    **dict.fromkeys((".npz",), "npz"),
+    **dict.fromkeys((".xlsx",), "excel"),
     **dict.fromkeys((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"), "images"),
 }
 """The format that belongs to the ending of a file's name."""
@@ -31,7 +34,12 @@ FORMATS = {
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 """The compression that belongs to the last ending of a file's name, in Arrow's words."""
 
-NAMES = sorted(set(FORMATS.values()))
+NAMES = sorted({*FORMATS.values(), "texts"})
+
+BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+"""Parts of paths that stand for several: ``{000..123}`` and ``{train,valid}``."""
+
+MOST_FILES = 1_000_000
 
 
 @explained
@@ -39,14 +47,16 @@ NAMES = sorted(set(FORMATS.values()))
 class Files:
     """Files of rows, and what their names do not tell.
 
-    ``path`` is a file, a folder, a glob or an fsspec URL, or a list of them. ``format`` is "csv", "tsv", "json"
-    (one object a line, or an array of them), "parquet", "arrow", "text" (one row a line), "images" or "webdataset";
-    by default, the names of the files tell. ``types`` gives Arrow's names of types to columns of CSV files, as in
-    ``{"zip": "string"}``. ``missing`` lists texts that stand for missing values, besides the empty one, NA, NaN,
-    null and the like. ``encoding`` is that of CSV, JSON and text files that are not UTF-8, as in ``"latin-1"``;
-    ``decimal`` is the mark before the fractions of numbers in CSV files, and ``thousands`` the one between thousands.
-    ``header`` has the names of the columns of CSV files without a header; True says that the first line has them, even
-    if they are numbers.
+    ``path`` is a file, a folder, a glob or an fsspec URL, or a list of them; ``{000..123}`` in it stands for
+    several names. ``format`` is "csv", "tsv", "json" (one object a line, or an array of them), "parquet", "arrow",
+    "npz", "excel" (the first sheet), "text" (one row a line), "texts" (one row a file), "images" or "webdataset";
+    by default, the names of the files tell, and where each text file lies in one of several folders, one file is
+    one row. ``types`` gives Arrow's names of types to columns of CSV files, as in ``{"zip": "string"}``.
+    ``missing`` lists texts that stand for missing values, besides the empty one, NA, NaN, null and the like.
+    ``encoding`` is that of CSV, JSON and text files that are not UTF-8, as in ``"latin-1"``; ``decimal`` is the
+    mark before the fractions of numbers in CSV files, and ``thousands`` the one between thousands. ``header`` has
+    the names of the columns of CSV files without a header; True says that the first line has them, even if they are
+    numbers.
     """
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -107,9 +117,9 @@ def find_files(files: Files) -> list[SourceFile]:
 
 
 def _found_files(files: Files) -> list[SourceFile]:
-    paths = [files.path] if isinstance(files.path, str | os.PathLike) else list(files.path)
-    found: list[SourceFile] = []
-    for path in [os.fspath(each) for each in paths]:
+    given = [files.path] if isinstance(files.path, str | os.PathLike) else list(files.path)
+    paths, found = [each for path in given for each in _expanded(os.fspath(path))], list[SourceFile]()
+    for path in paths:
         found += _remote(path, files.format) if "://" in path else _local(path, files.format)
     if not found:
         raise DataError(f"{paths}: names no files; give a file, a folder, a glob such as data/*.csv, or a URL")
@@ -134,6 +144,7 @@ def _local(path: str, wanted: str) -> list[SourceFile]:
             names = [name for name in names if name.endswith(".arrow")]
         elif not wanted:
             names = [name for name in names if _kind(name)[0]]
+            wanted = "texts" if _has_text_classes(place, names) else ""
         if not names:
             endings = ", ".join(FORMATS)
             raise DataError(f"{place}: has no files of rows ({endings}); name the format: hop.Files(path, format=...)")
@@ -144,6 +155,29 @@ def _local(path: str, wanted: str) -> list[SourceFile]:
         if not names:
             raise DataError(f"{place}: no such file or folder, and no file matches it as a pattern; correct the path")
     return [_found(name, wanted, (stat := Path(name).stat()).st_size, str(stat.st_mtime_ns)) for name in names]
+
+
+def _expanded(path: str) -> Iterator[str]:
+    """Yield the paths that braces in a path stand for."""
+    found = None if Path(path).exists() else BRACES.search(path)
+    if found is None:
+        yield path
+        return
+    parts: Iterable[str] = (found[3] or "").split(",")
+    if found[1]:
+        first, last = int(found[1]), int(found[2])
+        if not 0 <= last - first < MOST_FILES:
+            raise DataError(f"{path}: {found[0]} must be a first and a last number of at most {MOST_FILES:,} files")
+        parts = (str(number).zfill(len(found[1])) for number in range(first, last + 1))
+    for part in parts:
+        yield from _expanded(path[: found.start()] + part + path[found.end() :])
+
+
+def _has_text_classes(folder: Path, names: Sequence[str]) -> bool:
+    """Whether files are texts in folders that name their classes, as ``keras.utils.text_dataset_from_directory``."""
+    inside = [Path(name).relative_to(folder).parts for name in names]
+    plain = all(len(parts) == 2 and _kind(parts[1]) == ("text", "") for parts in inside)
+    return plain and len({parts[0] for parts in inside}) > 1
 
 
 def _remote(url: str, wanted: str) -> list[SourceFile]:
@@ -184,7 +218,7 @@ def _found(path: str, wanted: str, size: int, version: str) -> SourceFile:
             f"{path}: the ending of the name tells no format; pass hop.Files(path, format=...), one of "
             f"{', '.join(NAMES)}"
         )
-    if not size and kind != "images":  # an image without bytes is a bad row
+    if not size and kind not in ("images", "texts"):  # an image without bytes is a bad row, a text an empty one
         raise DataError(f"{path}: is empty; remove it, or restore it")
     return SourceFile(path, kind, compression, size, version)
 

@@ -45,6 +45,10 @@ class Opened:
                 self.files = Files(source)
         elif isinstance(source, Files):
             self.files = source
+        elif (
+            isinstance(source, list | tuple) and source and all(isinstance(each, str | os.PathLike) for each in source)
+        ):
+            self.files = Files(source)
         self.found = [] if self.files is None else find_files(self.files)
         self.tables: list[pa.Table] = []
         self.identity: Any

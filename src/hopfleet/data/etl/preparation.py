@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from hopfleet.data.etl.recipe import (
 from hopfleet.data.etl.splitting import Split, assign, leaks, training
 from hopfleet.data.etl.statistics import merged
 from hopfleet.data.etl.target import PREPARED
+from hopfleet.data.etl.whole_files import WHOLE, Whole, file_tables, follow
 from hopfleet.data.etl.work import Made, PartitionRows, TooManyFailures, fit_chunk, fitted_early, make_chunk
 from hopfleet.data.etl.workspace import Workspace
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
@@ -120,9 +121,11 @@ class Preparation:
                 for part, rows in enumerate(data.partition_rows)
             ]
         if opened.files is None:
-            return [*self._saved(opened.tables)]
+            return [*self._saved(follow(opened.tables))]
         if opened.found[0].format == "images":
-            return [*self._saved(image_tables(opened.files, opened.found))]
+            return [*self._saved(follow(image_tables(opened.files, opened.found)))]
+        if opened.found[0].format in WHOLE:
+            return [*self._saved(file_tables(opened.found))]
         if opened.found[0].format in ("parquet", "arrow"):
             stored = (chunk for file in opened.found for chunk in stored_chunks(file))
             return [dataclasses.replace(chunk, home=number) for number, chunk in enumerate(stored)]
@@ -139,17 +142,15 @@ class Preparation:
         )  # fmt: skip
         return [chunk for each in parsed for chunk in each]
 
-    def _saved(self, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Iterator[Chunk]:
+    def _saved(self, tables: Iterable[Whole]) -> Iterator[Chunk]:
         make_folder(self._space.path / "raw")
-        row = 1
-        for number, table in enumerate(tables):
+        for number, (table, file, row) in enumerate(tables):
             path = self._space.file("raw", number, ".arrow")
             held = None if self._memory is None else self._memory.hold(table, table.nbytes)
             if held is None:
                 save_table(table, path)
-            about = (table.num_rows, table.schema, lacking(table), "the source", row)
+            about = (table.num_rows, table.schema, lacking(table), file, row)
             yield Chunk("arrow", str(path), 0, *about, table=self._pool.carried(table), home=number, held=held)
-            row += table.num_rows
 
     def _count_read(self, _: int, chunks: list[Chunk]) -> None:
         self._progress.advance(sum(chunk.rows for chunk in chunks), sum(len(chunk.failures) for chunk in chunks))
