@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from hopfleet.data.etl import Split as Split
     from hopfleet.data.etl import Tabular as Tabular
     from hopfleet.data.etl import Text as Text
+    from hopfleet.data.etl import first_rows as first_rows
     from hopfleet.data.etl import load_recipe as load_recipe
     from hopfleet.data.etl import prepare as prepare
     from hopfleet.data.etl import split as split

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.cli.app import main
 from tests.helpers.cli import Cli
 
 
@@ -79,3 +81,13 @@ def test_mistakes(cli: Cli, folder: str) -> None:
     assert "peek: must be one of show, check, head, diff" in cli("data", "peek", folder).err
     assert "compares two data sets" in cli("data", "diff", folder).err
     assert cli("data", "show", "nowhere").code == 2
+
+
+def test_raw_files_show_their_first_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text("n;t\n1;a\n2;b\n")
+    assert main(["data", "head", str(tmp_path / "a.csv"), "--rows", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["n  int64   1", "t  string  a"]
+    assert main(["data", "show", str(tmp_path / "*.csv"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["delimiter"], shown["rows"]) == (";", [{"n": 1, "t": "a"}, {"n": 2, "t": "b"}])
+    assert main(["data", "check", str(tmp_path / "a.csv")]) == 2

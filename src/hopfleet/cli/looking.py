@@ -26,7 +26,10 @@ SAMPLES, MOST_PARTITIONS = 3, 16
 
 def data(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="show, check, head or diff.")],
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder or URL of a data set.")],
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER", help="The folder or URL of a data set; for show and head, also raw files."),
+    ],
     other: Annotated[
         str | None, typer.Argument(metavar="[OTHER]", help="For diff: the data set to compare.", show_default=False)
     ] = None,
@@ -38,7 +41,8 @@ def data(
 ) -> int:
     """Look into a data set: show its columns, check its files, print its first rows, or compare two.
 
-    The exit code of diff is 1 if the data sets differ.
+    Of raw files, show and head print the format, the columns and their types, and the first rows. The exit code of diff
+    is 1 if the data sets differ.
 
     Example: hopfleet data show data/train --plot columns.png
     """
@@ -48,6 +52,8 @@ def data(
         raise UsageError(f"{action}: must be one of {', '.join(ACTIONS)}, as in hopfleet data show {folder}")
     if (action == "diff") != (other is not None):
         raise UsageError("hopfleet data diff compares two data sets, as in hopfleet data diff data/old data/new")
+    if action in ("show", "head") and _is_raw(folder):
+        return _first_rows(folder, rows, json)
     opened = open_dataset(folder)
     if action == "show":
         _show(opened, plot, json)
@@ -63,6 +69,25 @@ def data(
         found = differences(opened, open_dataset(str(other)))
         print_json(found) if json else echo("\n".join(found) or "the same rows in the same partitions")
         return 1 if found else 0
+    return 0
+
+
+def _is_raw(source: str) -> bool:
+    """Whether a source is files of raw rows, not a data set."""
+    from hopfleet.data.manifest import FILE
+
+    path = Path(source).expanduser()
+    return path.is_file() or (path.is_dir() and not (path / FILE).exists()) or any(mark in source for mark in "*?{")
+
+
+def _first_rows(source: str, rows: int, json: bool) -> int:
+    from hopfleet.data.etl.first_rows import first_rows
+
+    found = first_rows(source, rows)
+    content = {"format": found.format, "delimiter": found.delimiter, "columns": dict(found.columns)}
+    print_json({**content, "rows": [{n: _plain(v) for n, v in row.items()} for row in found.rows]}) if json else echo(
+        f"{source}: {found!r}"
+    )
     return 0
 
 

@@ -192,3 +192,24 @@ def test_folders_of_texts(tmp_path: Path) -> None:
     assert "schön" in rows(hop.Files(tmp_path / "raw", encoding="latin-1"), tmp_path)["text"]
     (tmp_path / "raw" / "readme.txt").write_text("about")  # not in a class, so these are lines
     assert set(rows(hop.Files(tmp_path / "raw", encoding="latin-1"), tmp_path)) == {"text"}
+
+
+def test_first_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("n;t\n" + "".join(f"{n};text {n} of this long file\n" for n in range(9)))
+    found = hop.first_rows(path, rows=2)
+    assert (found.format, found.delimiter, dict(found.columns)) == ("csv", ";", {"n": "int64", "t": "string"})
+    assert found.rows == [{"n": n, "t": f"text {n} of this long file"} for n in range(2)]
+    assert repr(found).splitlines()[:2] == ["csv, values divided by ';'", "n  int64   0  1"]
+    assert all(len(line) < 110 for line in repr(hop.first_rows(path)).splitlines())
+    for source, kind in [({"n": [1]}, "memory"), (lambda: [{"n": 1}], "memory"), (path.with_suffix(".npz"), "npz")]:
+        np.savez(path.with_suffix(".npz"), n=np.arange(1, 3))
+        assert (hop.first_rows(source).format, hop.first_rows(source, 1).rows) == (kind, [{"n": 1}])
+    pd.DataFrame({"n": [1]}).to_parquet(tmp_path / "a.parquet")
+    assert hop.first_rows(tmp_path / "a.parquet").rows == [{"n": 1}]
+    data = hop.prepare({"n": [1]}, tmp_path / "set", partitions=1)
+    assert (hop.first_rows(data).format, hop.first_rows(data).rows) == ("dataset", [{"n": 1}])
+    with pytest.raises(DataError, match="rows=0: must be at least 1"):
+        hop.first_rows(path, rows=0)
+    with pytest.raises(DataError, match="the source has no rows"):
+        hop.first_rows({"n": []})

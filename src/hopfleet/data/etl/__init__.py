@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hopfleet.data.etl.first_rows import first_rows
 from hopfleet.data.etl.images import Images
 from hopfleet.data.etl.labels import Label
 from hopfleet.data.etl.listing import Files
@@ -29,6 +30,7 @@ __all__ = [
     "Split",
     "Tabular",
     "Text",
+    "first_rows",
     "load_recipe",
     "prepare",
     "split",

@@ -104,6 +104,11 @@ def parse(
     return chunks
 
 
+def first_table(piece: Piece) -> pa.Table | None:
+    """Return the first rows of a piece."""
+    return next((table for table, *_ in _tables(piece)), None)
+
+
 def _tables(piece: Piece) -> Iterator[Parsed]:
     if piece.file.format == "webdataset":
         yield from _samples(piece)
