@@ -103,7 +103,7 @@ class SourceFile:
     format: str
     compression: str
     size: int
-    version: str  #: the time of the last change, or a tag of an object store
+    version: str  #: the times of the last changes of its contents and of its entry, or a tag of an object store
     encoding: str = ""  #: that of a text that is not UTF-8
 
     @property
@@ -154,7 +154,8 @@ def _local(path: str, wanted: str) -> list[SourceFile]:
         names = sorted(name for name in glob.glob(str(place), recursive=True) if Path(name).is_file())  # noqa: PTH207
         if not names:
             raise DataError(f"{place}: no such file or folder, and no file matches it as a pattern; correct the path")
-    return [_found(name, wanted, (stat := Path(name).stat()).st_size, str(stat.st_mtime_ns)) for name in names]
+    stats = [(name, Path(name).stat()) for name in names]
+    return [_found(name, wanted, stat.st_size, f"{stat.st_mtime_ns} {stat.st_ctime_ns}") for name, stat in stats]
 
 
 def _expanded(path: str) -> Iterator[str]:

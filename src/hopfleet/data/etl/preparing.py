@@ -22,7 +22,7 @@ from hopfleet.data.etl.recipe import (
     stored_recipe,
 )
 from hopfleet.data.etl.splitting import Split, as_split, training
-from hopfleet.data.etl.target import find_existing, open_prepared, put_in_place
+from hopfleet.data.etl.target import find_existing, is_touched, keep_same, open_prepared, put_in_place
 from hopfleet.data.etl.work import TooManyFailures
 from hopfleet.data.etl.workspace import workspace_for
 from hopfleet.data.folders import open_folder
@@ -101,8 +101,9 @@ def prepare(
     cluster; the data set does not depend on their number, and "inline" is for a single thread. A row that fails raises
     an error that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to
     failed.jsonl with its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it
-    was when it is made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any
-    other, DataChanged says how they differ, and ``overwrite=True`` replaces it.
+    was when it is made again. If ``folder`` holds the result of the same call, it is returned at once, or when it was
+    made again if files were touched since; if it holds any other, DataChanged says how they differ, and
+    ``overwrite=True`` replaces it.
     """
     how: dict[str, Any] = {"partitions": partitions, "seed": seed, "workers": workers, "backend": backend}
     how |= {"split": split, "on_error": on_error, "error_limit": error_limit, "overwrite": overwrite, "quiet": quiet}
@@ -160,7 +161,8 @@ def prepared(
         **({"fitted": "train"} if divide is not None and training(list(divide.fractions)) else {}),
         "on_error": on_error,
     }
-    if (existing := find_existing(target, job, overwrite)) is not None:
+    touched = not overwrite and is_touched(target, job)
+    if not touched and (existing := find_existing(target, job, overwrite)) is not None:
         return existing
     count = 1 if backend == "inline" else sensible_workers(workers, opened.size)
     with (
@@ -176,7 +178,10 @@ def prepared(
         memory = pool.memory(opened.size) if made.threads else None
         known = expected or Expected(texts=frozenset(made.texts))
         built = Preparation(space, pool, progress, made, divide, job, limit, memory, known).run(opened)
-        put_in_place(built, target, overwrite)
+        if touched:
+            keep_same(built, target)
+        else:
+            put_in_place(built, target, overwrite)
     return open_prepared(target)
 
 

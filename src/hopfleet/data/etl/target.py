@@ -9,9 +9,20 @@ from typing import Any, NoReturn
 
 from hopfleet.data import manifest
 from hopfleet.data.dataset import open_dataset
+from hopfleet.data.etl.recipe import RECIPE
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, why
 from hopfleet.errors import DataChanged, DataError
-from hopfleet.support.files import exchange, has_folders, make_folder, move, parsed_json, read_bytes, sync
+from hopfleet.support.files import (
+    digest,
+    exchange,
+    has_folders,
+    make_folder,
+    move,
+    parsed_json,
+    read_bytes,
+    sync,
+    write_bytes,
+)
 
 PREPARED = "prepared.json"
 """The description of a preparation."""
@@ -35,16 +46,49 @@ def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> An
         if isinstance(target, LocalFolder):
             target.check_replaceable()
         return None
-    changes = ["another preparation"] if before is None else []
-    now = json.loads(json.dumps(job, default=str))
-    changes += [name for name, value in now.items() if before is not None and before.get(name) != value]
+    changes = ["another preparation"] if before is None else _changes(before, job)
     if changes:
-        raise DataChanged(
-            f"{target.url}: already holds a data set that differs ({', '.join(changes)}); pass overwrite=True to "
-            "replace it, or give another folder",
-            changes,
-        )
+        _refuse_change(target, changes)
     return open_prepared(target)
+
+
+def is_touched(target: Folder, job: Mapping[str, Any]) -> bool:
+    """Whether a folder holds what the same call has made of files that were written since, as large as before."""
+    if not isinstance(target, LocalFolder) or not target.has_entries():
+        return False
+    before = _description(target, checked=False)
+    if before is None or _changes(before, job) != ["source"]:
+        return False
+    one, other = (dict(content["source"]) for content in (before, json.loads(json.dumps(job, default=str))))
+    if "files" not in one or "files" not in other:
+        return False
+    sizes = [[file[:2] for file in content.pop("files")] for content in (one, other)]
+    return one == other and sizes[0] == sizes[1]
+
+
+def keep_same(built: Path, target: Folder) -> None:
+    """Keep what the target holds, if the same was made of touched files; raise DataChanged otherwise."""
+    assert isinstance(target, LocalFolder)
+    names = parsed_json(read_bytes(built / PREPARED))["splits"] or ["."]
+    # A recipe belongs to all splits of a preparation or to none.
+    parts = [name for name in (manifest.FILE, RECIPE) if (built / names[0] / name).exists()]
+    files = [Path(name) / part for name in names for part in parts]
+    if any(digest(built / file) != digest(target.path / file) for file in files):
+        _refuse_change(target, ["source"])
+    write_bytes(target.path / PREPARED, read_bytes(built / PREPARED), durable=True)
+
+
+def _changes(before: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
+    now = json.loads(json.dumps(job, default=str))
+    return [name for name, value in now.items() if before.get(name) != value]
+
+
+def _refuse_change(target: Folder, changes: list[str]) -> NoReturn:
+    raise DataChanged(
+        f"{target.url}: already holds a data set that differs ({', '.join(changes)}); pass overwrite=True to replace "
+        "it, or give another folder",
+        changes,
+    )
 
 
 def _description(target: Folder, *, checked: bool = True) -> dict[str, Any] | None:
