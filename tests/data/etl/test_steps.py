@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import math
+import pickle
 from collections import Counter
 from typing import Any
 
@@ -218,6 +220,28 @@ class TestDate:
                 step.apply(column(*texts), fitted)
         with pytest.raises(DataError, match="a value is missing; fill it in"):
             hop.Date(["day"]).apply(column("2024-02-01", None), {})
+
+    def test_clocks_are_those_of_the_zone(self) -> None:
+        berlin = pa.chunked_array([pa.array([0, 1], pa.timestamp("s", "Europe/Berlin"))])
+
+        def hours(step: Any, times: Any) -> Any:
+            return step.apply(times, {})[:, 0].tolist()
+
+        assert hours(hop.Date(["hour"]), berlin) == [1.0, 1.0]
+        assert hours(hop.Date(["hour"], zone="Asia/Tokyo"), berlin) == [9.0, 9.0]
+        texts = column("1970-01-01T00:00:00Z", "1970-01-01 02:30:00+01:00")
+        assert hours(hop.Date(["hour"]), texts) == [0.0, 1.0]
+        assert hours(hop.Date(["hour"], zone="Asia/Tokyo"), texts) == [9.0, 10.0]
+        assert hours(hop.Date(["hour"], zone="Asia/Tokyo"), column("1970-01-01 02:30:00")) == [2.0]
+        with pytest.raises(DataError, match=r"zone='Europe/Berln': is not a time zone; did you mean 'Europe/Berlin'"):
+            hop.Date(zone="Europe/Berln")
+
+    def test_recipes_of_before_have_their_clocks(self) -> None:
+        text = "gASVQAAAAAAAAACMGWhvcGZsZWV0LmRhdGEuZXRsLnRhYnVsYXKUjAREYXRllJOUKYGUXZQojANkYXmUjARob3VylIaUjACUZWIu"
+        old = pickle.loads(base64.b64decode(text))
+        assert old == hop.Date(("day", "hour"), zone="UTC")
+        assert pickle.loads(pickle.dumps(hop.Date(["day"]))) == hop.Date(["day"])
+        assert repr(hop.Date(("day",))) == "Date(parts=('day',), format='')"  # by which data sets know their recipes
 
     def test_at_least_one_part_is_wanted(self) -> None:
         with pytest.raises(DataError, match="must name at least one of year"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,26 +127,42 @@ class Category:
         return Outcome(tuple(names), counts=tuple(fitted.counts[name] for name in names))
 
 
+OFFSET = r"\d\d:\d\d.*(Z|[-+]\d\d:?\d\d)\s*$"
+"""What a time with a zone ends in."""
+
 PARTS = ("year", "month", "day", "weekday", "hour", "minute", "second", "age")
 
 
 @explained
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Date:
     """A date or time as a float32 for each of its ``parts``: year, month, day, weekday, hour, minute, second, or age.
 
     The age is in days before the last date of the training rows. Text must be as in ISO 8601, or as ``format`` says in
-    the letters of ``strptime``.
+    the letters of ``strptime``. Times are those of the clocks in the time zone of the column, or in ``zone``, such as
+    "Europe/Berlin"; text with offsets is in UTC. Times without a zone stay as they are.
     """
 
     parts: Sequence[str] = ("year", "month", "day", "weekday", "hour")
     format: str = ""
+    zone: str = ""
 
     def __post_init__(self) -> None:
+        if self.zone and self.zone not in zoneinfo.available_timezones():
+            near = did_you_mean(self.zone, sorted(zoneinfo.available_timezones()))
+            raise DataError(f"zone={shown(self.zone)}: is not a time zone; {near}give one such as 'Europe/Berlin'")
         if not len(self.parts):
             raise DataError(f"parts={shown(self.parts)}: must name at least one of {', '.join(PARTS)}")
         for part in self.parts:
             _check("parts", part, PARTS)
+
+    def __repr__(self) -> str:
+        zone = f", zone={self.zone!r}" if self.zone else ""  # data sets know the recipes of before by their repr
+        return f"Date(parts={self.parts!r}, format={self.format!r}{zone})"
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        for name, value in zip(("parts", "format", "zone"), [*state, "UTC"], strict=False):  # that of recipes of before
+            object.__setattr__(self, name, value)
 
     def fit(self, column: pa.ChunkedArray) -> Any:
         if "age" not in self.parts:
@@ -157,13 +174,14 @@ class Date:
         if column.null_count:
             _refuse_missing("fill it in")
         stamps = self._stamps(column, strict=True)
+        clocks = pc.local_timestamp(stamps) if stamps.type.tz else stamps
         made = []
         for part in self.parts:
             if part == "age":
                 days = pc.divide(stamps.cast(pa.int64()).cast(pa.float64()), 86_400e6)
                 values = pc.subtract(fitted.greatest, days)
             else:
-                values = getattr(pc, "day_of_week" if part == "weekday" else part)(stamps)
+                values = getattr(pc, "day_of_week" if part == "weekday" else part)(clocks)
             made.append(numbers(values))
         array = np.empty((len(column), len(made)), np.float32)
         for place, values in enumerate(made):
@@ -173,13 +191,16 @@ class Date:
     def _stamps(self, column: pa.ChunkedArray, *, strict: bool) -> pa.ChunkedArray:
         kind = pa.timestamp("us")
         if not is_text(column.type):
-            return column.cast(kind)
+            zone = (self.zone or column.type.tz) if pa.types.is_timestamp(column.type) and column.type.tz else None
+            return column.cast(pa.timestamp("us", zone))
         if self.format:
             stamps = pc.strptime(column, format=self.format, unit="us", error_is_null=True)
             if strict and stamps.null_count > column.null_count:
                 row = pc.index(pc.is_null(stamps), True).as_py()
                 raise DataError(f"{column[row].as_py()!r} is not a date of the format {self.format!r}")
             return stamps
+        if pc.any(pc.match_substring_regex(column, OFFSET)).as_py():
+            kind = pa.timestamp("us", self.zone or "UTC")
         return _cast(column, kind, strict=strict)
 
 
