@@ -184,7 +184,16 @@ class RayPool(Pool):
                 return
             done, _ = self._ray.wait(list(running), num_returns=1)
             for answer in done:
-                yield running.pop(answer), self._got(answer)
+                number = running.pop(answer)
+                try:
+                    result = self._got(answer)
+                except DataError:
+                    for before in sorted(
+                        (each for each in running if running[each] < number), key=lambda each: running[each]
+                    ):
+                        self._got(before)  # raises if an earlier task fails, too
+                    raise
+                yield number, result
 
     def _places(self, partitions: int) -> list[str]:
         """Return the node of each partition: that to which training brings it, if it uses all nodes."""

@@ -114,6 +114,8 @@ class Pool:
     ) -> Iterator[Numbered]:
         """Yield the number and the result of each task, as they end. Raise the exception of the first that fails.
 
+        That is the one with the lowest number, not the one that fails first: the first bad row of a source is named.
+
         Tasks are taken one by one as threads or processes become free. ``homes`` matter on clusters only: tasks of
         equal homes run on one node, so that they find each other's files.
         """
@@ -131,7 +133,11 @@ class Pool:
                 if not running:
                     return
                 for done in wait_for(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(done), done.result()
+                    number = running.pop(done)
+                    if done.exception() is not None:
+                        for before in sorted((each for each in running if running[each] < number), key=running.get):  # type: ignore[arg-type]
+                            before.result()
+                    yield number, done.result()
         finally:
             executor.shutdown(cancel_futures=True)
 
@@ -171,7 +177,7 @@ class Pool:
                     waiting.appendleft((number, content))
                     continue
                 if not done:
-                    raise result
+                    raise _first_error(result, number, {each: task for each, (task, _) in busy.items()})
                 yield number, result
 
     def _hire(self, count: int) -> None:
@@ -203,6 +209,17 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _first_error(error: Exception, number: int, busy: Mapping[Connection, int]) -> Exception:
+    """Return the exception of the first task that fails: of those before, which are still at work, or ``error``."""
+    for connection in sorted((each for each in busy if busy[each] < number), key=lambda each: busy[each]):
+        with contextlib.suppress(EOFError, OSError):
+            done, earlier = cloudpickle.loads(connection.recv_bytes())
+            if not done:
+                assert isinstance(earlier, Exception)
+                return earlier
+    return error
 
 
 def serve(descriptor: int) -> None:

@@ -174,10 +174,16 @@ class Preparation:
 
     def _make(self, makes: Sequence[tuple[Any, ...]], homes: Sequence[int], dealing: Dealing) -> list[Made]:
         self._progress.stage("applying", len(makes))
+        waiting: dict[int, Sequence[Failure]] = {}  # those of chunks behind others that are not done
         failures: list[Failure] = []
+        following = 0
 
         def done(number: int, made: Made) -> None:
-            failures.extend(made.failures)
+            nonlocal following
+            waiting[number] = made.failures
+            while following in waiting:
+                failures.extend(waiting.pop(following))
+                following += 1
             if len(failures) > self._limit:
                 raise TooManyFailures(failures)
             self._progress.advance(made.rows, len(made.failures))

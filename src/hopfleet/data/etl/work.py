@@ -203,7 +203,10 @@ def _prepare(
     """Return the prepared rows, the failures, and which rows have not failed."""
     failures = list(chunk.failures)
     if len(failures) > limit:
-        raise TooManyFailures(failures)
+        first = min(failure.line for failure in failures)
+        before = int(np.searchsorted(chunk.lines_of(np.arange(chunk.rows)), first))
+        _failing(prepared, table.slice(0, before), chunk, 0, 0, [])  # raises if a row before them fails
+        raise TooManyFailures(sorted(failures, key=lambda failure: failure.line))
     good = np.arange(table.num_rows)
     try:
         return _cells(prepared, table), failures, good
