@@ -211,6 +211,26 @@ class TestWhatTravels:
         whole = hop.prepare(columns, tmp_path / "whole", MyETLSpec().recipe(mode="valid"), partitions=1)
         assert stored(whole)["x"] == ["1 valid", "2 valid", "3 valid"]
 
+    def test_rows_to_predict_lack_the_labels_of_a_spec(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Sized(hop.ETLSpec):
+            is_feature_download = ("file",)
+            labels = ("label",)
+
+            def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> Any:
+                content = (Path(object_dir) / row["file"]).read_text()
+                return float(len(content)), None if row["label"] is None else row["label"] * 2
+
+        monkeypatch.chdir(tmp_path)
+        for name in ("a", "bb"):
+            Path(name).write_text(name)
+        made = hop.prepare({"file": ["a", "bb"], "label": [1, 2]}, "set", Sized(), partitions=1)
+        assert stored(made) == {"x": [1.0, 2.0], "y": [2, 4]}
+        prepared = hop.load_recipe(made)
+        for new in ({"file": ["bb"]}, {"file": ["bb"], "label": [5]}):
+            rows = pa.table(new).select(["file"])
+            assert prepared.apply(*prepared.given(rows, labelled=False)) == {"x": [2.0]}
+        assert prepared.apply(*prepared.given(pa.table({"file": ["bb"], "label": [5]})))["y"] == [10]
+
     def test_unseen_categories(self, tmp_path: Path) -> None:
         recipe = hop.Tabular({"c": hop.Category(), "label": hop.Category(unseen="raise")}, labels="label")
         hop.prepare({"c": ["a", "b", "a"], "label": ["no", "yes", "no"]}, tmp_path / "set", recipe, partitions=1)

@@ -18,11 +18,15 @@ class ETLSpec:
 
     ``is_feature_download`` lists the columns that name objects to fetch, or a bool for each column. Before
     ``row_preprocessor(row, mode, object_dir)`` runs, these objects are in the folder ``object_dir``, and the row has
-    their file names there. The mode is the name of the row's split, "test" for new rows, and "train" without a split.
-    The result is the input and the output of the model, which become the columns x and y.
+    their file names there; files of this machine keep their paths. The mode is the name of the row's split, "test" for
+    new rows, and "train" without a split. The result is the input and the output of the model, which become the columns
+    x and y.
+
+    ``labels`` lists the columns that only the output needs. In rows to predict they are None, and the output may be.
     """
 
     is_feature_download: Sequence[Any] = ()
+    labels: Sequence[str] = ()
 
     def initialize_worker(self) -> None:
         """Prepare a process, before its first row."""
@@ -46,6 +50,10 @@ class ThesisRecipe(Recipe):
         self.mode = mode
         self._ready = False
 
+    @property
+    def labels(self) -> Sequence[str]:  # type: ignore[override]
+        return list(getattr(self.spec, "labels", ()))
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_ready": False}  # each process is initialized anew
 
@@ -57,10 +65,11 @@ class ThesisRecipe(Recipe):
         if SPLIT in batch.column_names:
             modes, batch = batch.column(SPLIT).to_pylist(), batch.drop_columns(SPLIT)
         columns = self._downloads(batch.column_names)
-        rows = batch.to_pylist()
+        rows = [{**dict.fromkeys(self.labels), **row} for row in batch.to_pylist()]
         files = fetch_all(row[name] for row in rows for name in columns if row[name] is not None)
         made = [self._row(row, columns, files, mode) for row, mode in zip(rows, modes, strict=True)]
-        return {"x": [x for x, _ in made], "y": [y for _, y in made]}
+        outputs = {"y": [y for _, y in made]} if any(y is not None for _, y in made) else {}
+        return {"x": [x for x, _ in made], **outputs}
 
     def _downloads(self, names: Sequence[str]) -> list[str]:
         marked = list(getattr(self.spec, "is_feature_download", ()))
@@ -79,7 +88,7 @@ class ThesisRecipe(Recipe):
             if row[name] is None:
                 raise DataError(f"column {name!r}: a value is missing; give the path or the URL of an object")
             path = fetched(files[row[name]])
-            row[name] = path.name if path.parent == folder else str(path)
+            row[name] = path.name if path.parent == folder else str(path.absolute())
         made = self.spec.row_preprocessor(row, mode, str(folder))
         if not isinstance(made, tuple) or len(made) != 2:
             raise DataError("row_preprocessor must return a pair, the input and the output of the model")
