@@ -12,7 +12,8 @@ import pytest
 
 from hopfleet.data.etl.chunks import Chunk, layout_of
 from hopfleet.data.etl.dealing import Dealing, deal
-from hopfleet.data.etl.splitting import Split, as_split, assign, leaks, sizes
+from hopfleet.data.etl.duplicates import Hashes, leaks
+from hopfleet.data.etl.splitting import Split, as_split, assign, sizes
 from hopfleet.errors import DataError
 from tests.helpers.chunks import chunk_of
 
@@ -151,8 +152,28 @@ class TestSplits:
             as_split(0.5)  # type: ignore[arg-type]
 
     def test_rows_that_an_earlier_split_has_are_leaks(self) -> None:
-        hashes = {0: np.array([1, 2], np.uint64), 1: np.array([3, 4], np.uint64), 2: np.array([1, 3, 4, 5], np.uint64)}
-        assert leaks(["train", "valid", "test"], hashes) == {"test": 3}
+        one = Hashes(np.array([2, 1, 4, 3, 5, 4, 3, 1], np.uint64), [0, 2, 4, 8])
+        assert leaks(["train", "valid", "test"], [one], 8) == {"test": 3}
+
+    @pytest.mark.parametrize("at_once", [1, 7, 1000])
+    def test_leaks_are_found_a_part_at_a_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+    ) -> None:
+        monkeypatch.setattr("hopfleet.data.etl.duplicates.AT_ONCE", at_once)
+        random = np.random.default_rng(0)
+        values = np.append(random.integers(0, 2**64, 30, np.uint64), np.array([0, 2**64 - 1], np.uint64))
+        chunks, splits = list[Hashes](), list[list[int]]([[], [], []])
+        for number in range(5):
+            bounds = [0, *sorted(random.integers(0, 21, 2).tolist()), 20]
+            rows = random.choice(values, 20)
+            for split in range(3):
+                splits[split] += rows[bounds[split] : bounds[split + 1]].tolist()
+            chunks.append(Hashes(rows, bounds))
+            if number % 2:
+                chunks[-1].spill(tmp_path / f"{number}.npy")
+        earlier = [set(splits[0]), {*splits[0], *splits[1]}]
+        wanted = {name: sum(row in earlier[n] for row in splits[n + 1]) for n, name in enumerate(["valid", "test"])}
+        assert leaks(["train", "valid", "test"], chunks, 100) == wanted and min(wanted.values()) > 0
 
 
 class TestDealing:

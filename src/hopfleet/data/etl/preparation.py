@@ -26,6 +26,7 @@ from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.chunks import Chunk, ColumnTypes, Failure, divided, lacking, layout_of, save_table
 from hopfleet.data.etl.csv_rows import Expected
 from hopfleet.data.etl.dealing import Deal, Dealing
+from hopfleet.data.etl.duplicates import leaks
 from hopfleet.data.etl.images import image_tables
 from hopfleet.data.etl.memory import Memory
 from hopfleet.data.etl.opening import Opened, check_columns
@@ -37,7 +38,7 @@ from hopfleet.data.etl.recipe import (
     Recipe,
     copy_recipe,
 )
-from hopfleet.data.etl.splitting import Split, assign, leaks, training
+from hopfleet.data.etl.splitting import Split, assign, training
 from hopfleet.data.etl.statistics import merged
 from hopfleet.data.etl.target import PREPARED
 from hopfleet.data.etl.whole_files import WHOLE, Whole, file_tables, follow
@@ -187,8 +188,11 @@ class Preparation:
             if len(failures) > self._limit:
                 raise TooManyFailures(failures)
             self._progress.advance(made.rows, len(made.failures))
+            if made.hashes is not None:
+                made.hashes.spill(self._space.file("hashes", number, ".npy"))
             dealing.add(number, made.bounds)
 
+        make_folder(self._space.path / "hashes")
         tasks = ((chunk, prepared, _load(path), *rest, self._memory) for chunk, prepared, path, *rest in makes)
         return self._space.do(
             self._pool, "made", make_chunk, tasks, done, threads=self._recipe.threads, homes=homes,
@@ -240,10 +244,8 @@ class Preparation:
         """Add the recipe, the failed rows and the description, and warn of rows that leak."""
         failures, found = _placed(mades), dict[str, int]()
         if self._split is not None:
-            found = leaks(
-                names,
-                {split: np.concatenate([made.hashes_of(split) for made in mades]) for split in range(len(names))},
-            )
+            hashes = [made.hashes for made in mades if made.hashes is not None]
+            found = leaks(names, hashes, sum(made.rows for made in mades))
         if found:
             listed = ", ".join(f"{count:,} rows of {name}" for name, count in found.items())
             warnings.warn(

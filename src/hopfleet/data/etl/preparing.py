@@ -166,7 +166,7 @@ def prepared(
         return existing
     count = 1 if backend == "inline" else sensible_workers(workers, opened.size)
     with (
-        workspace_for(target, {**job, "block": BLOCK_BYTES}) as space,
+        workspace_for(target, {**job, "block": BLOCK_BYTES, "work": 2}) as space,
         ProgressLine(quiet) as progress,
         contextlib.ExitStack() as stack,
     ):

@@ -285,14 +285,3 @@ def _named(split: Split, chunks: Sequence[Chunk], layout: ColumnTypes, seed: int
     homes = {name: number for number, name in enumerate(_names(split, chunks))}
     for chunk in chunks:
         yield np.array([homes[str(value)] for value in _texts(chunk, split.column)])
-
-
-def leaks(names: Sequence[str], hashes: Mapping[int, Array]) -> dict[str, int]:
-    """Count the rows of each split that an earlier split has too, by hashes of all rows."""
-    found, seen = {}, np.empty(0, np.uint64)
-    for number, name in enumerate(names):
-        mine = hashes[number]
-        if number and (count := int(np.isin(mine, seen).sum())):
-            found[name] = count
-        seen = np.concatenate([seen, mine])
-    return found

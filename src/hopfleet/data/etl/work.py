@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
+from hopfleet.data.cells import Builder, Cells
 from hopfleet.data.columns import Array, Column
 from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, ColumnTypes, Failure, layout_of
 from hopfleet.data.etl.dealing import Deal
+from hopfleet.data.etl.duplicates import Hashes, row_hashes
 from hopfleet.data.etl.memory import Held, Memory
 from hopfleet.data.etl.objects import Unreachable
 from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
@@ -70,7 +71,7 @@ class Made:
     columns: Mapping[str, Column]
     bounds: tuple[int, ...]  #: split s has the rows ``bounds[s]:bounds[s + 1]``
     failures: tuple[Failure, ...]
-    hashes: Array | None = None  #: of each row, if there are several splits
+    hashes: Hashes | None = None  #: of the rows, if there are several splits
     size: int = 0  #: bytes of the file
     held: Held | None = None  #: the cells, if they stay in memory
 
@@ -83,11 +84,6 @@ class Made:
             cells: Mapping[str, Cells] = self.held.rows
             return cells
         return map_cells(self.path, self.columns, self.rows, validate=False)
-
-    def hashes_of(self, split: int) -> Array:
-        if self.hashes is None:
-            return np.empty(0, np.uint64)
-        return self.hashes[self.bounds[split] : self.bounds[split + 1]]
 
 
 def fit_chunk(
@@ -168,7 +164,7 @@ def make_chunk(
         chunk.held.let_go()
     hashes, size, held = None, 0, None
     if bounds[-1]:
-        hashes = row_hashes(taken) if splits is not None else None
+        hashes = Hashes(row_hashes(taken), bounds) if splits is not None else None
         if memory is not None and time.monotonic() - began < QUICK_SECONDS:
             held = memory.hold(taken, sum(column.nbytes for column in taken.values()))
     if bounds[-1] and held is None:
@@ -325,38 +321,3 @@ def gather(mades: Sequence[Made], share: PartitionRows, columns: Mapping[str, Co
                 builders[name].take(cells[name], rows)
     gathered = {name: builder.cells() for name, builder in builders.items()}
     return write_partition(share.path, columns, gathered, sync=False)
-
-
-WIDE = 256
-"""Bytes of a row up to which rows are hashed all at once."""
-
-
-def row_hashes(cells: Mapping[str, Cells]) -> Array:
-    """Return a hash of each row, as uint64."""
-    import hashlib
-
-    rows = len(next(iter(cells.values())))
-    found = np.full(rows, 0xCBF29CE484222325, np.uint64)
-    for column in cells.values():
-        if isinstance(column, FixedCells) and column.array[:1].nbytes <= WIDE:
-            width = column.array[:1].nbytes
-            padded = np.zeros((rows, -(-width // 8) * 8), np.uint8)
-            padded[:, :width] = as_bytes(column.array).reshape(rows, width)
-            words: list[Array] = list(padded.view(np.uint64).T)
-        else:
-            values = column.values()
-            texts = (
-                value.encode() if isinstance(value, str) else bytes(memoryview(value).cast("B"))
-                for value in map(_flat, values)
-            )
-            words = [
-                np.array([int.from_bytes(hashlib.blake2b(t, digest_size=8).digest(), "big") for t in texts], np.uint64)
-            ]
-        for word in words:
-            found = (found ^ word) * np.uint64(0x9E3779B97F4A7C15)
-            found ^= found >> np.uint64(29)
-    return found
-
-
-def _flat(value: Any) -> Any:
-    return np.ascontiguousarray(value).reshape(-1) if isinstance(value, np.ndarray) else value
