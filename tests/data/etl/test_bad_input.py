@@ -27,7 +27,7 @@ from tests.helpers.tables import stored
         ("a.csv", "x;y\n1;2\n1\n", r"a\.csv, line 1: has a single column, 'x;y'; name the delimiter: .*delimiter=';'"),
         ("a.csv", 'x,y\n1,2\n3,"4\n5,6\n', r"a\.csv, line 3: a quote is never closed"),
         ("a.csv", 'x,y\n1,"' + "2\n5,6\n" * 60_000, r"a\.csv, line 2: a quote is never closed"),
-        ("a.jsonl", '{"x": 1}\n{"x": null}\n{"x": "b"}\n', r"a\.jsonl, line 3: 'x' is a str, but in line 1 a number"),
+        ("a.jsonl", '{"x": 1}\n{"x": "b"}\n{"x": null}\n', r"a\.jsonl, line 2: 'x' is a str, but in line 1 a number"),
         ("a.json", '[\n{"x": 1},\n3\n]\n', r"a\.json, line 3: is not a JSON object, as in"),
     ],
     ids=["mixed", "encoding", "header", "delimiter", "quote", "long quote", "mixed json", "array"],

@@ -1,4 +1,4 @@
-"""Rows that occur in several splits, found by hashes of all rows, of which few are in memory at a time."""
+"""Rows that occur in several splits, found by hashes of all rows; few of the hashes are in memory at a time."""
 
 from __future__ import annotations
 
