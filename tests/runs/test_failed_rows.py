@@ -195,3 +195,21 @@ def test_failed_rows_know_their_places(tmp_path: Path) -> None:
     hop.prepare(files, tmp_path / "set", partitions=1, on_error="keep")
     rows = [json.loads(line) for line in (tmp_path / "set" / "failed.jsonl").read_text().splitlines()]
     assert [(row["line"], row["before"]) for row in rows] == [(3, 1), (5, 2)]
+
+
+def test_rows_that_a_recipe_leaves_out_have_no_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def positive(row: Any) -> Any:
+        return {"x": row["x"]} if row["x"] > 0 else []
+
+    monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
+    data = hop.prepare({"x": [1.0, -1.0, 2.0]}, tmp_path / "data", positive, partitions=1)
+    results = hop.Experiment(
+        Doubling(), train=data, space={"number": 1}, search=hop.Grid(max_epochs=1), batch_size=1, name="positive",
+        metric="train_loss", backend="inline",
+    ).fit(quiet=True)  # fmt: skip
+    assert data.rows == 2
+    with pytest.raises(DataError, match=r"row 2: the recipe makes 0 rows of 1; rows to predict need one for each"):
+        results.best.predict({"x": [1.0, -1.0]})
+    with pytest.warns(UserWarning, match="1 of 3 rows"):
+        made = results.best.predict({"x": [1.0, -1.0, 4.0]}, on_error="null")
+    assert made.column("double").to_pylist() == [2.0, None, 8.0]

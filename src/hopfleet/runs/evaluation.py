@@ -20,7 +20,7 @@ from hopfleet.data.etl.chunks import is_text
 from hopfleet.data.etl.csv_rows import Expected
 from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.etl.preparing import prepared
-from hopfleet.data.etl.recipe import RECIPE, Batch, Prepared, Recipe, load_recipe
+from hopfleet.data.etl.recipe import ORIGIN, RECIPE, Batch, Prepared, Recipe, load_recipe
 from hopfleet.data.etl.work import TooManyFailures
 from hopfleet.data.kept import packed
 from hopfleet.data.manifest import FILE
@@ -135,7 +135,12 @@ class Again(Recipe):
         kept = packed(batch, self.keep) if self.keep else {}
         if not self.labelled:
             batch = batch.drop_columns([name for name in self.prepared.recipe.labels if name in batch.column_names])
-        return {**self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled)), **kept}
+        made = self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled))
+        if ORIGIN in made and not self.labelled:
+            raise DataError(
+                f"the recipe makes {len(made[ORIGIN])} rows of {batch.num_rows}; rows to predict need one for each"
+            )
+        return {**made, **kept}
 
 
 def open_data(

@@ -16,7 +16,8 @@ import pytest
 import hopfleet as hop
 from hopfleet.data.etl import statistics
 from hopfleet.data.etl.statistics import Counts, Moments, Quantiles, from_json, merged, numbers, to_json
-from hopfleet.data.etl.tabular import _by_type, _cast, coded
+from hopfleet.data.etl.steps import _cast
+from hopfleet.data.etl.tabular import _by_type, coded
 from hopfleet.errors import DataError
 
 

@@ -10,8 +10,9 @@ from hopfleet.data.etl.preparing import prepare, split
 from hopfleet.data.etl.recipe import Recipe, load_recipe
 from hopfleet.data.etl.splitting import Split
 from hopfleet.data.etl.statistics import Counts, Moments, Quantiles
+from hopfleet.data.etl.steps import Category, Date, Number, Text
 from hopfleet.data.etl.tables import Query
-from hopfleet.data.etl.tabular import Category, Date, Number, Tabular, Text
+from hopfleet.data.etl.tabular import Tabular
 from hopfleet.data.etl.thesis import ETLSpec
 
 __all__ = [

@@ -38,8 +38,8 @@ class Outcome:
     """What the values of a prepared label stand for.
 
     ``names`` are the classes in the order of their codes, for a number none, and ``counts`` says how many rows for
-    training each has. A number was scaled by ``(value - middle) / width``. With ``many``, a value is a list of classes,
-    prepared as zeros and ones.
+    training each has. A number was scaled by ``(value - middle) / width``; with ``log``, that is the logarithm of
+    1 + value. With ``many``, a value is a list of classes, prepared as zeros and ones.
     """
 
     names: tuple[Any, ...] = ()
@@ -47,6 +47,7 @@ class Outcome:
     width: float = 1.0
     many: bool = False
     counts: tuple[int, ...] = ()
+    log: bool = False
 
     @property
     def weights(self) -> list[float]:
@@ -83,12 +84,15 @@ class Outcome:
             return pc.take(pa.array(self.names), pa.array(codes))
         if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.number):
             return None
-        return pa.array(flat.astype(np.float64) * self.width + self.middle) if self.scaled else pa.array(flat)
+        if not self.scaled:
+            return pa.array(flat)
+        values = flat.astype(np.float64) * self.width + self.middle
+        return pa.array(np.expm1(values) if self.log else values)
 
     @property
     def scaled(self) -> bool:
         """Whether a prepared number differs from the raw one."""
-        return (self.middle, self.width) != (0.0, 1.0)
+        return (self.middle, self.width, self.log) != (0.0, 1.0, False)
 
     def scored(self, values: Array) -> bool:
         """Whether values are scores of all classes for each row, the highest that of the predicted one."""

@@ -47,6 +47,10 @@ SPLIT = "hopfleet.split"
 """The column with the name of each row's split, for recipes that ask for it."""
 
 
+ORIGIN = "hopfleet.origin"
+"""A column with the place in its batch of the row that each row was made of, where there is not one for each."""
+
+
 class WrongColumns(DataError):
     """Raw rows lack columns that a recipe needs: no row is at fault, so none can be left out."""
 
@@ -108,7 +112,10 @@ class AsStored(Recipe):
 
 
 class RowFunction(Recipe):
-    """A function of one row: a dict of plain values in, a row out, as ``hop.partition`` takes rows."""
+    """A function of one row: a dict of plain values in, a row out, as ``hop.partition`` takes rows.
+
+    A list of dicts, or what a generator yields, is any number of rows.
+    """
 
     def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
         self.function = function
@@ -116,17 +123,26 @@ class RowFunction(Recipe):
     arrow = True
 
     def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
-        made = [self._made(row) for row in batch.to_pylist()]
+        each = [self._made(row) for row in batch.to_pylist()]
+        made = [row for some in each for row in some]
         for row in made:
             if row.keys() != made[0].keys():
                 raise DataError(f"{_name(self)}() returned the columns {list(row)}, and before {list(made[0])}")
-        return {name: [row[name] for row in made] for name in made[0]}
+        columns = {name: [row[name] for row in made] for name in (made[0] if made else ())}
+        counts = [len(some) for some in each]
+        return columns if set(counts) == {1} else {**columns, ORIGIN: np.repeat(np.arange(len(each)), counts)}
 
-    def _made(self, row: dict[str, Any]) -> Mapping[str, Any]:
+    def _made(self, row: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the rows that the function makes of one: itself, several of them, or none."""
         made = self.function(row)
         if made is None:
-            raise DataError(f"{_name(self)}() returned None; return a row, as in {{'x': 1.0}}")
-        return row_columns(made)
+            raise DataError(f"{_name(self)}() returned None; return a row, as in {{'x': 1.0}}, or [] to leave it out")
+        if inspect.isgenerator(made):
+            made = list(made)
+            return [row_columns(each) for each in made]
+        if isinstance(made, list) and all(isinstance(each, Mapping) for each in made):
+            return made
+        return [row_columns(made)]
 
 
 class BatchFunction(Recipe):

@@ -148,6 +148,16 @@ class Quantiles:
         ranks = np.cumsum(self.weights) - self.weights / 2
         return float(np.interp(share * self.weights.sum(), ranks, self.values))
 
+    def shares(self, values: Array) -> Array:
+        """Return the share of all numbers below each of some values; NaN without any number."""
+        if not len(self.values):
+            return np.full(len(values), math.nan)
+        ranks = np.cumsum(self.weights) - self.weights / 2
+        points, places = np.unique(self.values, return_inverse=True)  # equal numbers have one rank, in their middle
+        middles = np.bincount(places, ranks * self.weights) / np.bincount(places, self.weights)
+        found: Array = np.interp(values, points, middles / self.weights.sum())
+        return found
+
     def _short(self) -> Quantiles:
         if len(self.values) <= POINTS:
             return self

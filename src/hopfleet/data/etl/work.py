@@ -20,7 +20,7 @@ from hopfleet.data.etl.dealing import Deal
 from hopfleet.data.etl.duplicates import Hashes, row_hashes
 from hopfleet.data.etl.memory import Held, Memory
 from hopfleet.data.etl.objects import Unreachable
-from hopfleet.data.etl.recipe import SPLIT, Prepared, Recipe, WrongColumns, plain_batch
+from hopfleet.data.etl.recipe import ORIGIN, SPLIT, Prepared, Recipe, WrongColumns, plain_batch
 from hopfleet.data.etl.statistics import is_coded_text, whole
 from hopfleet.data.files import map_cells, write_cells, write_partition
 from hopfleet.data.manifest import PartitionFile
@@ -205,7 +205,8 @@ def _prepare(
         raise TooManyFailures(sorted(failures, key=lambda failure: failure.line))
     good = np.arange(table.num_rows)
     try:
-        return _cells(prepared, table), failures, good
+        cells, origins = _cells(prepared, table)
+        return cells, failures, origins
     except Unreachable:
         raise
     except Exception:
@@ -215,7 +216,8 @@ def _prepare(
         return {}, failures, good
     left = table.take(number_array(good))
     try:
-        return _cells(prepared, left), failures, good
+        cells, origins = _cells(prepared, left)
+        return cells, failures, good[origins]
     except Exception as error:  # each row by itself is good
         odd = good[_first_odd(prepared, left)]
         where = Failure(chunk.file, chunk.line_of(int(odd)), "").place
@@ -267,21 +269,23 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: f"{len(value)} bytes" if isinstance(value, bytes) else value for name, value in row.items()}
 
 
-def _cells(prepared: Prepared, table: pa.Table) -> dict[str, Cells]:
-    """Apply a recipe to rows, batch by batch."""
-    schema, pieces = Schema(), []
+def _cells(prepared: Prepared, table: pa.Table) -> tuple[dict[str, Cells], Array]:
+    """Apply a recipe to rows, batch by batch; return the rows that it makes, and the row that each is made of."""
+    schema, pieces, origins = Schema(), [], [np.empty(0, np.int64)]
     for start in range(0, table.num_rows, BATCH_ROWS):
-        part = table.slice(start, BATCH_ROWS)
-        made = prepared.apply(part)
-        pieces.append(schema.accept({name: _values(name, column) for name, column in made.items()}))
-        if schema.rows != start + part.num_rows:
+        part, before = table.slice(start, BATCH_ROWS), schema.rows
+        made = dict(prepared.apply(part))
+        origin = made.pop(ORIGIN, None)
+        if made:
+            pieces.append(schema.accept({name: _values(name, column) for name, column in made.items()}))
+        origins.append(start + (np.arange(part.num_rows) if origin is None else origin))
+        if schema.rows - before != len(origins[-1]):
             raise DataError(
-                f"apply() made {schema.rows - start} rows of {part.num_rows}; it must return a row for each, and may "
+                f"apply() made {schema.rows - before} rows of {part.num_rows}; it must return a row for each, and may "
                 "raise an exception for rows to leave out, with on_error='skip'"
             )
-    if len(pieces) == 1:
-        return pieces[0]
-    return joined(schema.columns, pieces, schema.rows)
+    whole_pieces = pieces[0] if len(pieces) == 1 else joined(schema.columns, pieces, schema.rows)
+    return whole_pieces, np.concatenate(origins)
 
 
 def _values(name: str, column: Any) -> Any:
