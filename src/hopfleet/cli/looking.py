@@ -74,10 +74,13 @@ def data(
 
 def _is_raw(source: str) -> bool:
     """Whether a source is files of raw rows, not a data set."""
+    from hopfleet.data.etl.listing import is_known
     from hopfleet.data.manifest import FILE
 
     path = Path(source).expanduser()
-    return path.is_file() or (path.is_dir() and not (path / FILE).exists()) or any(mark in source for mark in "*?{")
+    if path.is_dir():
+        return not (path / FILE).exists() and any(is_known(each.name) for each in path.rglob("*"))
+    return is_known(source) and (path.is_file() or any(mark in source for mark in "*?{"))
 
 
 def _first_rows(source: str, rows: int, json: bool) -> int:

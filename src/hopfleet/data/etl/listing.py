@@ -84,7 +84,7 @@ class Files:
             raise DataError(
                 f"thousands={self.thousands!r}: is the decimal mark or the delimiter, too; give another one"
             )
-        if self.header is not None and (isinstance(self.header, str) or not self.header):
+        if not (self.header is None or self.header is True or _are_names(self.header)):
             raise DataError(f"header={shown(self.header)}: must be the names of the columns, as in ['a', 'b'], or True")
         if self.decimal == self.delimiter:
             raise DataError(f"decimal={self.decimal!r}: is the delimiter, too; give delimiter=';' or another one")
@@ -93,6 +93,10 @@ class Files:
             raise DataError(f"format={self.format!r}: unknown; {near}there are {', '.join(NAMES)}")
         if len(self.delimiter.encode()) > 1:
             raise DataError(f"delimiter={self.delimiter!r}: must be one character")
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +226,11 @@ def _found(path: str, wanted: str, size: int, version: str) -> SourceFile:
     if not size and kind not in ("images", "texts"):  # an image without bytes is a bad row, a text an empty one
         raise DataError(f"{path}: is empty; remove it, or restore it")
     return SourceFile(path, kind, compression, size, version)
+
+
+def is_known(path: str) -> bool:
+    """Whether the name of a file tells its format."""
+    return bool(_kind(path)[0])
 
 
 def _kind(path: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sqlite3
 import sys
@@ -107,7 +108,11 @@ def _as_table(source: Any) -> pa.Table | None:
 
 def _iterable(source: Any) -> Iterable[Any]:
     """Return an iterable of the rows of a source."""
-    if inspect.isroutine(source):
+    if inspect.isfunction(source) or inspect.ismethod(source) or isinstance(source, functools.partial):
+        try:
+            inspect.signature(source).bind()
+        except TypeError:
+            raise DataError(f"source={shown(source)}: must take no arguments; it is called for the rows") from None
         source = source()
     if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, str | bytes):
         return items(source, len(source))
