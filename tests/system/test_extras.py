@@ -153,6 +153,18 @@ NEEDS = [
         "hopfleet.Images((2, 2))._decoded(b'', None)",
         "this needs Pillow, .*'hopfleet[images]'",
     ),
+    Need(
+        "openpyxl",
+        "data.etl.whole_files",
+        "[open('a.xlsx', 'w').write('PK'), hopfleet.prepare('a.xlsx', 'set', partitions=1)]",
+        "this needs openpyxl, .*'hopfleet[excel]'; or save the sheet as a CSV file",
+    ),
+    Need(
+        "sqlalchemy",
+        "data.etl.tables",
+        "list(hopfleet.Query('postgresql://localhost/shop', 'select 1').tables())",
+        "this needs SQLAlchemy, .*'hopfleet[sql]'; or pass a connection: .*",
+    ),
     Need("matplotlib", "monitor.charts.figure", "done().plot()", "this needs matplotlib, .*'hopfleet[plot]'"),
     Need("matplotlib", "cli.training", "module('cli.training').demo()", DEMO),
     Need("pandas", "monitor.frame", "done().dataframe()", "this needs pandas, .*'hopfleet[pandas]'"),
@@ -255,7 +267,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
 def test_every_optional_package_is_tested() -> None:
     # greenlet comes with Optuna, a database with MLflow; users bring Flax modules and PEFT adapters; the store of a
     # bucket first needs s3fs.
-    together = {"alembic", "flax", "greenlet", "onnx", "peft", "sqlalchemy", "sqlparse"}
+    together = {"alembic", "flax", "greenlet", "onnx", "peft", "sqlparse"}
     assert sorted(set(OPTIONAL) - together) == PACKAGES
 
 

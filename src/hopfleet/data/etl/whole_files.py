@@ -47,7 +47,7 @@ def file_tables(found: Sequence[SourceFile]) -> Iterator[Whole]:
 def _arrays(file: SourceFile) -> dict[str, Any]:
     with open_stream(file) as stream:
         try:
-            with np.load(pa.BufferReader(stream.read()), allow_pickle=False) as arrays:
+            with np.load(pa.BufferReader(stream.read())) as arrays:
                 columns = {name: arrays[name] for name in arrays.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
