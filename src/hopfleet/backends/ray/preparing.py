@@ -30,7 +30,7 @@ from hopfleet.data.cells import Builder, Cells
 from hopfleet.data.columns import Column
 from hopfleet.data.etl.chunks import Chunk
 from hopfleet.data.etl.listing import SourceFile
-from hopfleet.data.etl.pool import Numbered, Pool, portable
+from hopfleet.data.etl.pool import Numbered, Pool, before, portable
 from hopfleet.data.etl.target import clear
 from hopfleet.data.etl.work import Made, PartitionRows, make_chunk
 from hopfleet.data.files import as_batch, from_batch, write_cells
@@ -188,10 +188,8 @@ class RayPool(Pool):
                 try:
                     result = self._got(answer)
                 except DataError:
-                    for before in sorted(
-                        (each for each in running if running[each] < number), key=lambda each: running[each]
-                    ):
-                        self._got(before)  # raises if an earlier task fails, too
+                    for each in before(number, running):
+                        self._got(each)  # raises if an earlier task fails, too
                     raise
                 yield number, result
 

@@ -8,7 +8,6 @@ sets, are read where they are.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -116,11 +115,12 @@ def divided(chunks: Sequence[Chunk], nodes: int) -> list[Chunk]:
         if chunk.store != "arrow" or chunk.rows <= most:
             found.append(chunk)
             continue
-        for start in range(0, chunk.rows, most):
+        # A row that failed belongs to the part with the last row before it.
+        lines = chunk.lines_of(np.arange(most, chunk.rows, most)) if chunk.failures else np.empty(0)
+        parts = [int(np.searchsorted(lines, failure.line, side="right")) for failure in chunk.failures]
+        for part, start in enumerate(range(0, chunk.rows, most)):
             rows = min(most, chunk.rows - start)
-            first = chunk.line_of(start) if start else 0
-            last = chunk.line_of(start + rows) if start + rows < chunk.rows else math.inf
-            failures = tuple(failure for failure in chunk.failures if first <= failure.line < last)
+            failures = tuple(each for each, its in zip(chunk.failures, parts, strict=True) if its == part)
             home = len(found) if len(chunks) < nodes else chunk.home
             found.append(replace(chunk, start=start, rows=rows, failures=failures, home=home))
     return found

@@ -44,19 +44,17 @@ def as_lines(data: bytes, file: str) -> tuple[bytes, Array]:
 
 def _elements(text: str) -> Iterator[tuple[int, int]]:
     """Yield where each element of an array begins and ends."""
-    decoder, place, first = json.JSONDecoder(), _after_space(text, 0) + 1, True
-    while not (first and text[_after_space(text, place) :].startswith("]")):
-        start = _after_space(text, place)
-        _, end = decoder.raw_decode(text, start)
-        yield start, end
-        first, place = False, _after_space(text, end)
-        if text.startswith("]", place):
-            break
-        if not text.startswith(",", place):
-            raise json.JSONDecodeError("a comma or the end of the array is missing", text, place)
-        place += 1
-    else:
-        place = _after_space(text, place)
+    decoder, place = json.JSONDecoder(), _after_space(text, _after_space(text, 0) + 1)
+    ended = text.startswith("]", place)
+    while not ended:
+        _, end = decoder.raw_decode(text, place)
+        yield place, end
+        place = _after_space(text, end)
+        ended = text.startswith("]", place)
+        if not ended:
+            if not text.startswith(",", place):
+                raise json.JSONDecodeError("a comma or the end of the array is missing", text, place)
+            place = _after_space(text, place + 1)
     if text[place + 1 :].strip():
         raise json.JSONDecodeError("there is more after the array", text, place + 1)
 

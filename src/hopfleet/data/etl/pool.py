@@ -20,7 +20,7 @@ from concurrent.futures import wait as wait_for
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import cloudpickle
 
@@ -54,6 +54,8 @@ POOLS: Mapping[str, Any] = Homes({"ray": "hopfleet.backends.ray.preparing:RayPoo
 
 Numbered = tuple[int, Any]
 """The number of a task, and the task or its result."""
+
+TaskT = TypeVar("TaskT")
 
 
 def sensible_workers(workers: int | str, size: int) -> int:
@@ -135,8 +137,8 @@ class Pool:
                 for done in wait_for(running, return_when=FIRST_COMPLETED).done:
                     number = running.pop(done)
                     if done.exception() is not None:
-                        for before in sorted((each for each in running if running[each] < number), key=running.get):  # type: ignore[arg-type]
-                            before.result()
+                        for each in before(number, running):
+                            each.result()
                     yield number, done.result()
         finally:
             executor.shutdown(cancel_futures=True)
@@ -177,7 +179,7 @@ class Pool:
                     waiting.appendleft((number, content))
                     continue
                 if not done:
-                    raise _first_error(result, number, {each: task for each, (task, _) in busy.items()})
+                    raise _first_error(result, before(number, {each: task for each, (task, _) in busy.items()}))
                 yield number, result
 
     def _hire(self, count: int) -> None:
@@ -211,9 +213,14 @@ class Pool:
         self.close()
 
 
-def _first_error(error: Exception, number: int, busy: Mapping[Connection, int]) -> Exception:
-    """Return the exception of the first task that fails: of those before, which are still at work, or ``error``."""
-    for connection in sorted((each for each in busy if busy[each] < number), key=lambda each: busy[each]):
+def before(number: int, running: Mapping[TaskT, int]) -> list[TaskT]:
+    """Return the tasks that are under way with lower numbers, in their order: one of them may be the first to fail."""
+    return sorted((each for each in running if running[each] < number), key=lambda each: running[each])
+
+
+def _first_error(error: Exception, earlier_tasks: Iterable[Connection]) -> Exception:
+    """Return the exception of the first task that fails: of earlier ones, which are still at work, or ``error``."""
+    for connection in earlier_tasks:
         with contextlib.suppress(EOFError, OSError):
             done, earlier = cloudpickle.loads(connection.recv_bytes())
             if not done:
