@@ -11,7 +11,6 @@ from hopfleet.cli.checking import WhereWorkersRun, Workers, task_and_train
 from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import echo, json_alone, print_json
 from hopfleet.cli.runs import find_trial
-from hopfleet.errors import UsageError
 from hopfleet.store.folder import find_run
 
 TARGET = "The .parquet, .csv or .arrow file, or the folder of Parquet files,"
@@ -108,8 +107,15 @@ def refit(
 
 def predict(
     name: Name,
-    data: Data,
     to: Annotated[str, typer.Option(metavar="PATH", help=f"{TARGET} to write.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="A data set, a file, a quoted glob, or a URL, instead of the rows that validated the trial.",
+            show_default=False,
+        ),
+    ] = None,
     trial: Annotated[
         str | None,
         typer.Option(
@@ -130,7 +136,8 @@ def predict(
 ) -> int:
     """Write the predictions of the best trial for new rows, in the order of the rows.
 
-    Raw files pass through the recipe that prepared the training data; they may lack its labels. A command that is
+    Raw files pass through the recipe that prepared the training data; they may lack its labels. With folds, the rows
+    that validated the trial are all training rows, each predicted by the model that has not seen it. A command that is
     killed goes on where it was when it is given again.
 
     Example: hopfleet predict demo --data raw.csv --to predictions.parquet
@@ -160,7 +167,7 @@ def ensemble(
         str | None, typer.Option(metavar="PATH", help="Test on this data instead of the validation data.")
     ] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="PATH", help=f"{TARGET} for predictions on --data; it is not tested then.")
+        str | None, typer.Option(metavar="PATH", help=f"{TARGET} for predictions; it is not tested then.")
     ] = None,
     export: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write the ensemble as a bundle for hop.load_bundle.")
@@ -178,8 +185,6 @@ def ensemble(
     from hopfleet.runs.ensemble import Ensemble
     from hopfleet.runs.results import Results
 
-    if to is not None and data is None:
-        raise UsageError("--to: needs --data, the rows to predict")
     results = Results(find_run(name))
     place: dict[str, Any] = {"workers": "auto" if workers is None else workers, "backend": backend}
     with json_alone(json):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,16 @@ class Hiding(Dataset):
 
 
 class Kept:
-    """The columns of a data set that stand beside what is made of its rows: stored ones, or those that are packed."""
+    """The columns of a data set that stand beside what is made of its rows: stored ones, or those that are packed.
 
-    def __init__(self, whole: Dataset, names: Sequence[str]) -> None:
+    ``raw`` turns prepared values of some columns into those of the raw rows, or None.
+    """
+
+    def __init__(
+        self, whole: Dataset, names: Sequence[str], raw: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
+    ) -> None:
         self.names = names
+        self._raw = raw
         self._whole = whole
         self._packed = [name for name in whole.columns if name.startswith(PACKED)]
         self._stored = [] if self._packed else list(names)
@@ -99,7 +106,7 @@ class Kept:
             yield from made
             return
         cells, start = self._whole._open(partition), 0
-        columns: Mapping[str, Any] = {name: _plain(cells[name]) for name in self._stored}
+        columns: Mapping[str, Any] = {name: self._plain(name, cells[name]) for name in self._stored}
         for name in self._packed:
             columns = _unpacked(name, cells[name].values())
         for batch in made:
@@ -111,10 +118,11 @@ class Kept:
             start += batch.num_rows
             yield pa.RecordBatch.from_pydict({**beside, **dict(zip(batch.schema.names, batch.columns, strict=True))})
 
-
-def _plain(cells: Cells) -> pa.Array:
-    values = cells.values()
-    if isinstance(values, np.ndarray) and values.ndim > 1:
-        flat = np.ascontiguousarray(values).reshape(len(values), -1)
-        return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
-    return pa.array(values)
+    def _plain(self, name: str, cells: Cells) -> pa.Array:
+        values = cells.values()
+        if name in self._raw and isinstance(values, np.ndarray) and (raw := self._raw[name](values)) is not None:
+            return raw
+        if isinstance(values, np.ndarray) and values.ndim > 1:
+            flat = np.ascontiguousarray(values).reshape(len(values), -1)
+            return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
+        return pa.array(values)

@@ -25,6 +25,11 @@ class Pieces(Dataset):
         ]
         self.partition_rows = tuple(stop - start for _, start, stop in self._bounds)
 
+    @property
+    def wholes(self) -> list[int]:
+        """The partition of the whole that each piece belongs to."""
+        return [partition for partition, _, _ in self._bounds]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Pieces, (self._whole, self._rows)
 

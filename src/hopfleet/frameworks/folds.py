@@ -62,13 +62,15 @@ def folded(task: Task, folds: int, partitions: int) -> Task:
     return FoldedTask(task, folds, partitions) if folds else task
 
 
-def refuse_folds(folds: int) -> None:
-    """Raise UsageError if a trial has a model for each fold, where one model is asked for."""
-    if folds:
-        raise UsageError(
-            f"valid='kfold({folds})': a trial has {folds} models, and none has seen all rows; results.refit() "
-            "trains one model on all of them"
-        )
+@contextlib.contextmanager
+def checkpoints(path: Path, folds: int) -> Iterator[list[Path]]:
+    """Yield the files of the models in a saved version: one, or one for each fold."""
+    if not folds:
+        yield [path]
+        return
+    with _scratch() as folder:
+        _unpack(path, folder)
+        yield [_part(folder, number) for number in range(folds)]
 
 
 class FoldedTask(WrappedTask):
@@ -106,8 +108,7 @@ class FoldedFramework(WrappedFramework):
         return FoldedSession(self.inner, sessions, self._partitions)
 
     def model(self, config: Config, checkpoint: Path) -> NoReturn:
-        refuse_folds(len(self._folds))
-        raise AssertionError
+        raise NotImplementedError("a version with a model for each fold is read with checkpoints()")
 
     @property
     def fusion_blocker(self) -> str:
@@ -225,12 +226,7 @@ class FoldedSession(Session):
     def _parts(self, path: Path) -> Iterator[list[Path]]:
         """Yield a file for each model of a saved version, and take over the counts of units."""
         with _scratch() as folder:
-            try:
-                with open_plain(path, links=True) as file, zipfile.ZipFile(file) as archive:
-                    archive.extractall(folder)
-                units = json.loads((folder / UNITS).read_bytes())
-            except (zipfile.BadZipFile, ValueError, OSError) as error:
-                raise CheckpointError(f"{path}: is damaged ({error})") from error
+            units = _unpack(path, folder)
             yield [_part(folder, number) for number in range(len(self._sessions))]
             self._units = units
 
@@ -246,6 +242,16 @@ def _write(path: Path, writers: Sequence[Callable[[Path], None]], units: Sequenc
                 about = zipfile.ZipInfo(str(file.relative_to(folder)), EARLY)
                 with archive.open(about, "w", force_zip64=True) as target, file.open("rb") as source:
                     shutil.copyfileobj(source, target)
+
+
+def _unpack(path: Path, folder: Path) -> list[int]:
+    """Write the files of a version to a folder; return the counts of units."""
+    try:
+        with open_plain(path, links=True) as file, zipfile.ZipFile(file) as archive:
+            archive.extractall(folder)
+        return [int(count) for count in json.loads((folder / UNITS).read_bytes())]
+    except (zipfile.BadZipFile, ValueError, OSError) as error:
+        raise CheckpointError(f"{path}: is damaged ({error})") from error
 
 
 def _part(folder: Path, number: int) -> Path:

@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from hopfleet.data.columns import NoRows
 from hopfleet.data.etl.recipe import ARRAYS, PICKLE, RECIPE, Prepared, load_recipe
-from hopfleet.data.kept import Kept
 from hopfleet.domain.choices import RowsThatFail
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
@@ -33,11 +32,11 @@ from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
 from hopfleet.runs.bundle_files import FILE, check_files, read_description
 from hopfleet.runs.card import model_card
-from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of, recipe_of
+from hopfleet.runs.evaluation import beside_rows, naming_differences, open_data, outcomes_of, recipe_of
 from hopfleet.runs.failed_rows import FailedRows, check_on_error
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.joining import EXAMPLES, check_deviation, joined
-from hopfleet.runs.opened_run import OpenedRun
+from hopfleet.runs.opened_run import OpenedRun, as_one
 from hopfleet.runs.prediction import check_hook, check_target, collected, columns_to_keep, predictions
 from hopfleet.runs.replacing import check_place, difference, put_in_place
 from hopfleet.runs.sealing import is_sealed, seal
@@ -104,9 +103,7 @@ class Bundle:
                 )
                 for each, config in zip(members, self._configs, strict=True)
             ]
-        if len(models) == 1:
-            return models[0]
-        return framework.ensemble(models, [each["weight"] for each in members], logits=self.content["logits"])
+        return as_one(self._task, models, [each["weight"] for each in members], logits=self.content["logits"])
 
     def predict(
         self,
@@ -138,10 +135,11 @@ class Bundle:
                 failed = FailedRows(error.failures, on_error)
                 failed.warn(0)
                 return collected(failed.among(self._none(beside), beside), path, to)
-            data, failed = Kept(found, beside), FailedRows.of(found, on_error)
+            outcomes = outcomes_of(recipe)
+            data, failed = beside_rows(found, beside, outcomes), FailedRows.of(found, on_error)
             failed.warn(found.rows)
             with naming_differences(data.rows, columns, labelled=False):
-                made = predictions(self._task, model, self._guest, data, batch_size, outcomes_of(recipe))
+                made = predictions(self._task, model, self._guest, data, batch_size, outcomes)
                 return collected(failed.among(made, beside), path, to)
 
     def _none(self, keep: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -266,19 +264,17 @@ def _fill(
     """Write the files of a bundle, and return what its description has."""
     train = find_data(results.folder, "train")
     recipe = load_recipe(train) if (Path(train.url) / RECIPE).is_file() else None
-    models, configs = [], []
-    for number, (name, weight) in enumerate(members.items()):
+    models: list[dict[str, Any]] = []
+    configs: list[Any] = []
+    for name, weight in members.items():
         trial = results[name]
-        file = f"model{number or ''}{trial.checkpoint.suffix}"
-        with trial.opened(task) as (framework, config, checkpoint):
-            framework.pack(config, checkpoint, folder / file)
-        configs.append(trial.config)
-        models.append(
-            {
-                "trial": name, "file": file, "weight": weight, "config": plain(trial.config),
-                "epoch": trial.best_epoch, "metrics": trial.metrics,
-            }
-        )  # fmt: skip
+        about = {"config": plain(trial.config), "epoch": trial.best_epoch, "metrics": trial.metrics}
+        with trial.opened(task) as (framework, config, checkpoints):
+            for checkpoint in checkpoints:
+                file = f"model{len(models) or ''}{trial.checkpoint.suffix}"
+                framework.pack(config, checkpoint, folder / file)
+                configs.append(trial.config)
+                models.append({"trial": name, "file": file, "weight": weight / len(checkpoints), **about})
     _write_code(folder, task, configs, recipe)
     versions = {"python": platform.python_version(), "hopfleet": __version__}
     versions |= {name: metadata.version(name) for name, module in PACKAGES.items() if module in sys.modules}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def model_card(content: Mapping[str, Any]) -> str:
     """Return the description of a bundle as Markdown."""
-    models = content["models"]
+    models = _trials(content["models"])
     what = f"trial {models[0]['trial']}" if len(models) == 1 else f"an ensemble of {len(models)} trials"
+    folds = len(content["models"]) // len(models)
+    what += f", each with a model for each of {folds} folds" if folds > 1 else ""
     first = next(iter(content["raw_columns"] or content["columns"]), "x")
     lines = [
         f"# {content['experiment']}",
@@ -50,6 +52,15 @@ def model_card(content: Mapping[str, Any]) -> str:
     if content["deviation"] is not None:
         lines += ["", f"Read back on export, predictions deviated by at most {content['deviation']:.2g}."]
     return "\n".join(lines) + "\n"
+
+
+def _trials(models: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the models of trials, where those of the folds of one are one."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for each in models:
+        before = found.get(each["trial"], {"weight": 0.0})["weight"]
+        found[each["trial"]] = {**each, "weight": before + each["weight"]}
+    return [*found.values()]
 
 
 def table(header: list[str], rows: list[Any]) -> list[str]:

@@ -18,11 +18,12 @@ from hopfleet.phrases import shown
 from hopfleet.runs.evaluation import measure_ensemble
 from hopfleet.runs.exporting import Exported, export_models
 from hopfleet.runs.guest import transformed
+from hopfleet.runs.inference import validation
 from hopfleet.runs.joining import joined_model
+from hopfleet.runs.opened_run import check_ensembles
 from hopfleet.runs.place import Place
 from hopfleet.runs.prediction import predict
 from hopfleet.runs.results import Results
-from hopfleet.runs.verify import find_data
 from hopfleet.search.base import at_least_one
 
 ROUNDS = 25
@@ -52,11 +53,7 @@ class Ensemble:
         self.results = results
         self.logits = logits
         self._task = results.find_task(task)
-        if type(self._task.framework).ensemble is Framework.ensemble:
-            raise TaskError(
-                "ensembles: need a task of PyTorch, Lightning or Transformers; results.best is the best single "
-                "model, and the predictions of several trials can be averaged"
-            )
+        check_ensembles(self._task)
         ranked = [trial.id for trial in results.history.leaderboard() if trial.best is not None]
         names = ranked[: at_least_one("top", top)] or [results.best.id]
         #: The weight of each trial, the best trial first; weights add up to 1.
@@ -77,12 +74,11 @@ class Ensemble:
 
         Every row is read once.
         """
-        found = self._valid() if data is None else data
-        return measure_ensemble(self.results, found, self.weights, self.logits, self._task, Place(workers, backend))
+        return measure_ensemble(self.results, data, self.weights, self.logits, self._task, Place(workers, backend))
 
     def predict(
         self,
-        data: Any,
+        data: Any = None,
         *,
         to: Any = None,
         batch_size: int = 1024,
@@ -104,18 +100,14 @@ class Ensemble:
     def __repr__(self) -> str:
         return f"<Ensemble of {', '.join(f'{weight:.2f} {name}' for name, weight in self.weights.items())}>"
 
-    def _valid(self) -> Dataset:
-        if not self.results.definition.get("valid"):
+    def _valid(self) -> tuple[Dataset, list[int]]:
+        try:
+            return validation(self.results)
+        except UsageError:
             raise UsageError(
                 f"{self.results.name}: has no validation data, with which weights='greedy' chooses; use "
                 "weights='uniform', and test(data) on other data"
-            )
-        return find_data(self.results.folder, "valid")
-
-    def _batches(self, data: Dataset) -> Iterator[Batch]:
-        """Yield all rows of a data set, as the task's hooks get them in evaluation."""
-        for part in range(len(data)):
-            yield from transformed(self._task, data.batches(part, batch_size=self.results.definition["batch_size"]))
+            ) from None
 
     def _measure(self, data: Dataset) -> tuple[Framework, Measure]:
         dtypes = {name: column.dtype for name, column in data.columns.items()}
@@ -124,16 +116,18 @@ class Ensemble:
 
     def _selected(self, names: Sequence[str]) -> list[int]:
         """Return how often the greedy selection takes each trial."""
-        valid = self._valid()
+        valid, folds = self._valid()
         framework, measure = self._measure(valid)
         built = [self.results[name].built(self._task) for name in names]
         seen: list[tuple[Batch, list[list[Any]]]] = []
-        for batch in self._batches(valid):
-            recorders = [Recorder(model) for model, _ in built]
-            for recorder, (_, guest) in zip(recorders, built, strict=True):
-                with guest.within():
-                    measure(recorder, batch)
-            seen.append((batch, [recorder.outputs for recorder in recorders]))
+        for part in range(len(valid)):
+            stored = valid.batches(part, batch_size=self.results.definition["batch_size"])
+            for batch in transformed(self._task, stored):  # as the task's hooks get them in evaluation
+                recorders = [Recorder(models[folds[part] if folds else 0]) for models, _ in built]
+                for recorder, (_, guest) in zip(recorders, built, strict=True):
+                    with guest.within():
+                        measure(recorder, batch)
+                seen.append((batch, [recorder.outputs for recorder in recorders]))
         metric, mode = self.results.definition["metric"], self.results.definition["mode"]
         sign = -1 if mode == "max" else 1
 

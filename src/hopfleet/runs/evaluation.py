@@ -22,12 +22,12 @@ from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.etl.preparing import prepared
 from hopfleet.data.etl.recipe import ORIGIN, RECIPE, Batch, Prepared, Recipe, load_recipe
 from hopfleet.data.etl.work import TooManyFailures
-from hopfleet.data.kept import packed
+from hopfleet.data.kept import Kept, packed
 from hopfleet.data.manifest import FILE
 from hopfleet.domain.rowsum import means
 from hopfleet.errors import DataChanged, DataError, TaskError
 from hopfleet.frameworks.base import Task
-from hopfleet.runs.inference import candidate, job, key, members, pieces, run_units, space_for
+from hopfleet.runs.inference import candidate, job, key, members, pieces, run_units, space_for, validation
 from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.runs.place import Place
 from hopfleet.runs.verify import find_data
@@ -54,15 +54,21 @@ def measure_trials(
         results.best  # noqa: B018, raises NotFound
     for name in names:
         results[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
-    return _measured(results, data, names, job(results, dict.fromkeys(names, 1.0), data, task), task, place)
+    folds, work = results.definition.get("folds", 0), job(results, dict.fromkeys(names, 1.0), data, task)
+    working = InferenceTask(task, None, logits=False, folds=folds) if folds else task
+    return _measured(results, data, names, work, working, place)
 
 
 def measure_ensemble(
     results: OpenedRun[Any], data: Any, weights: Mapping[str, float], logits: bool, task: Task, place: Place
 ) -> dict[str, float]:
-    """Return the metrics of an ensemble on new data. Every row is read once."""
-    work = job(results, weights, data, task, logits=logits)
-    joined = InferenceTask(task, None, members(results, weights), logits=logits)
+    """Return the metrics of an ensemble on new data, by default on the validation rows. Every row is read once."""
+    unseen: list[int] = []
+    if data is None:
+        data, unseen = validation(results)
+    folds = results.definition.get("folds", 0)
+    work = job(results, weights, data, task, logits=logits, **({"unseen": folds} if unseen else {}))
+    joined = InferenceTask(task, None, members(results, weights), logits=logits, folds=folds, unseen=unseen)
     return _measured(results, data, [next(iter(weights))], work, joined, place, name=ENSEMBLE)[ENSEMBLE]
 
 
@@ -201,6 +207,11 @@ def recipe_of(train: Dataset) -> Callable[[], Prepared] | None:
 def outcomes_of(recipe: Callable[[], Prepared] | None) -> Mapping[str, Outcome]:
     """Return what the labels that a recipe prepared stand for."""
     return {} if recipe is None else recipe().outcomes
+
+
+def beside_rows(data: Dataset, keep: Sequence[str], outcomes: Mapping[str, Outcome]) -> Kept:
+    """Return the columns of a data set to keep, with labels in the terms of the raw rows, as predictions are."""
+    return Kept(data, keep, {name: outcome.raw for name, outcome in outcomes.items()})
 
 
 def _opened(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,11 +71,22 @@ def export_models(
             return Exported(target, chosen, write_bundle(results, members, target, task, logits=logits))
         # Files of weights are compared with the weights, and files of whole models by their outputs.
         if chosen == own and len(members) == 1 and (own == WEIGHTS or own not in framework.formats):
-            with results[next(iter(members))].opened(task) as (found, config, checkpoint):
-                return Exported(target, chosen, found.export(config, checkpoint, target))
+            with results[next(iter(members))].opened(task) as (found, config, files):
+                _check_single(files, chosen, [each for each in formats if each != own])
+                return Exported(target, chosen, found.export(config, files[0], target))
         return Exported(target, chosen, _converted(results, members, target, chosen, task, logits))
     except OSError as error:
         raise UsageError(trouble(path, error)) from error
+
+
+def _check_single(files: Sequence[Path], kind: str, others: Sequence[str]) -> None:
+    """Raise UsageError if a file of the weights of one model is asked for, and there are several."""
+    if len(files) > 1:
+        raise UsageError(
+            f"format={kind!r}: a trial of {len(files)} folds has {len(files)} models, whose weights are not those of "
+            f"one; {' or '.join(map(repr, others))} has the mean of their outputs, and results.refit() trains one "
+            "model on all rows"
+        )
 
 
 def _converted(

@@ -21,11 +21,11 @@ from hopfleet.data.folders import LocalFolder
 from hopfleet.data.pieces import Pieces
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
-from hopfleet.errors import TaskError
+from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import Task
-from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.runs.place import Place
+from hopfleet.runs.verify import find_data
 from hopfleet.runtime.driver import Driver
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.store.folder import RunFolder
@@ -45,7 +45,6 @@ FEW = 2
 
 def candidate(results: OpenedRun[Any], trial: str, number: int = 1) -> Candidate:
     """Return the candidate of a trial's best epoch. Raise NotFound or CheckpointError if it has no model."""
-    refuse_folds(results.definition.get("folds", 0))
     history = results.history.trials[trial]
     path = results[trial].checkpoint
     assert history.best is not None
@@ -91,6 +90,19 @@ def space_for(target: Path | None, work: dict[str, Any]) -> Iterator[Path]:
     else:
         with workspace_for(LocalFolder(target), work, "inference") as space:
             yield space.path
+
+
+def validation(results: OpenedRun[Any]) -> tuple[Dataset, list[int]]:
+    """Return the rows that validated the trials, in pieces; with folds, also the fold of each piece.
+
+    Raise UsageError if there are none.
+    """
+    folds = results.definition.get("folds", 0)
+    if not folds and not results.definition.get("valid"):
+        raise UsageError(f"{results.name}: has no validation data, whose rows are the default; pass data")
+    found = pieces(find_data(results.folder, "train" if folds else "valid"))
+    wholes = found.wholes if isinstance(found, Pieces) else range(len(found))
+    return found, [whole % folds for whole in wholes] if folds else []
 
 
 def pieces(data: Dataset) -> Dataset:

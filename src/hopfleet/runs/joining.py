@@ -9,7 +9,7 @@ from typing import Any
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Task
 from hopfleet.runs.guest import Guest, transformed
-from hopfleet.runs.opened_run import OpenedRun
+from hopfleet.runs.opened_run import OpenedRun, as_one
 from hopfleet.runs.verify import find_data
 
 EXAMPLES = 8
@@ -27,11 +27,11 @@ def joined_model(results: OpenedRun[Any], members: Mapping[str, float], task: Ta
 
 
 def joined(results: OpenedRun[Any], members: Mapping[str, float], task: Task, *, logits: bool) -> tuple[Any, Guest]:
-    """Return the model of a trial, or one model of several, and the first trial, whose hooks run with the model."""
-    models, guests = zip(*(results[name].built(task) for name in members), strict=True)
-    if len(models) == 1:
-        return models[0], guests[0]
-    return task.framework.ensemble(models, [*members.values()], logits=logits), guests[0]
+    """Return the models of trials as one, and the first trial, whose hooks run with the model."""
+    found = [(*results[name].built(task), weight) for name, weight in members.items()]
+    models = [model for each, _, _ in found for model in each]
+    shares = [weight / len(each) for each, _, weight in found for _ in each]
+    return as_one(task, models, shares, logits=logits), found[0][1]
 
 
 def calling(results: OpenedRun[Any], members: Mapping[str, float], task: Task) -> Callable[[Any], object]:

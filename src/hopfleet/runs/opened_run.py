@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config, TrialState
-from hopfleet.errors import CheckpointError, MissingMetric, NotFound, UsageError
+from hopfleet.errors import CheckpointError, MissingMetric, NotFound, TaskError, UsageError
 from hopfleet.frameworks.base import Framework, Task
-from hopfleet.frameworks.folds import refuse_folds
+from hopfleet.frameworks.folds import checkpoints
 from hopfleet.frameworks.views import ModelT
 from hopfleet.monitor.history import TrialHistory
 from hopfleet.monitor.page import trial_html
@@ -126,11 +126,11 @@ class OpenedTrial(Signposted, Generic[ModelT]):
         return self._file(max(self._trial.saved, default=None), "last")
 
     def model(self, task: Task[ModelT] | None = None) -> ModelT:
-        """Return the model of the best epoch, ready to predict.
+        """Return the model of the best epoch, ready to predict; with folds, the mean of their models.
 
         What ``build`` changes in the process, such as the default dtype, is put back and named once.
         """
-        model, guest = self.built(task)
+        models, guest = self.built(task)
         if guest.changes and self.id not in self._run.told:
             self._run.told.add(self.id)
             messages().warning(
@@ -138,26 +138,35 @@ class OpenedTrial(Signposted, Generic[ModelT]):
                 "the change yourself where you call the model",
                 self.id, guest.changes,
             )  # fmt: skip
-        return model
+        shares = [1 / len(models)] * len(models)
+        made: ModelT = as_one(self._run.find_task(task), models, shares, logits=False)
+        return made
 
-    def built(self, task: Task[ModelT] | None) -> tuple[ModelT, Guest]:
-        """Return the model of the best epoch, and its trial as a guest of this process, which runs its hooks."""
-        with self.opened(task) as (framework, config, checkpoint):
-            model: ModelT = framework.model(config, checkpoint)
-        return model, self._guest
+    def built(self, task: Task[ModelT] | None) -> tuple[list[ModelT], Guest]:
+        """Return the model of the best epoch, or one for each fold, and the trial as a guest of this process."""
+        with self.opened(task) as (framework, config, files):
+            models: list[ModelT] = [framework.model(config, file) for file in files]
+        return models, self._guest
 
     @contextlib.contextmanager
-    def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
-        """Yield the framework with the settings of the run in place, the configuration and the best version."""
-        refuse_folds(self._run.definition.get("folds", 0))
+    def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, list[Path]]]:
+        """Yield the framework with the settings of the run in place, the configuration, and the best version.
+
+        The version is a file, or one for each fold.
+        """
         path = self.checkpoint
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
         config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
         framework = self._run.find_task(task).framework
         self._guest = Guest(self._run.find_task(task))
-        with framework.applied(self._run.definition.get("settings", {})), self._guest.building():
-            yield framework, config, path
+        definition = self._run.definition
+        with (
+            framework.applied(definition.get("settings", {})),
+            self._guest.building(),
+            checkpoints(path, definition.get("folds", 0)) as files,
+        ):
+            yield framework, config, files
 
     def log(self) -> str:
         """Return the output of the trial's code."""
@@ -293,6 +302,23 @@ class OpenedRun(Signposted, Generic[TrialT]):
     def _opened(self, trial: TrialHistory) -> TrialT:
         """Return a trial by its history."""
         raise NotImplementedError
+
+
+def as_one(task: Task, models: Sequence[Any], shares: Sequence[float], *, logits: bool) -> Any:
+    """Return the one model there is, or one whose outputs are the weighted means of those of several."""
+    if len(models) == 1:
+        return models[0]
+    check_ensembles(task)
+    return task.framework.ensemble(models, shares, logits=logits)
+
+
+def check_ensembles(task: Task) -> None:
+    """Raise TaskError if the task's framework cannot make one model of several."""
+    if type(task.framework).ensemble is Framework.ensemble:
+        raise TaskError(
+            "ensembles: need a task of PyTorch, Lightning or Transformers; results.best is the best single model, and "
+            "the predictions of several trials can be averaged"
+        )
 
 
 def _attributes(digests: Mapping[str, str]) -> dict[str, str]:

@@ -18,10 +18,10 @@ from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import lacks_predict
 from hopfleet.phrases import shown
-from hopfleet.runs.evaluation import naming_differences, open_data, outcomes_of, recipe_of
+from hopfleet.runs.evaluation import beside_rows, naming_differences, open_data, outcomes_of, recipe_of
 from hopfleet.runs.failed_rows import FailedRows, check_on_error
 from hopfleet.runs.guest import Guest
-from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for
+from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for, validation
 from hopfleet.runs.joining import joined
 from hopfleet.runs.opened_run import OpenedRun
 from hopfleet.runs.place import Place
@@ -76,17 +76,22 @@ def predict(
 ) -> Any:
     """Return the predictions of a run's model, or of an ensemble, for new rows; or write them and return their number.
 
-    Every row is read once, and workers share the partitions. The columns to ``keep`` stand before the predictions.
+    By default the rows are those that validated it, each predicted by a model that has not been trained on it. Every
+    row is read once, and workers share the partitions. The columns to ``keep`` stand before the predictions.
     """
     check_on_error(on_error)
     path, train, beside = check_target(to), find_data(results.folder, "train"), columns_to_keep(keep)
     check_hook(task, lambda: joined(results, weights, task, logits=logits)[0])
-    if to is iter:
+    unseen: list[int] = []
+    if data is None:
+        data, unseen = validation(results)
+    if to is iter and not unseen:
         model, guest = joined(results, weights, task, logits=logits)
         return _iterated(task, model, guest, data, train, batch_size, beside, on_error)
     first = candidate(results, next(iter(weights)))
     options: dict[str, Any] = {"keep": beside} if beside else {}
     options |= {"on_error": on_error} if on_error != "raise" else {}
+    options |= {"unseen": results.definition["folds"]} if unseen else {}
     work = job(results, weights, data, task, logits=logits, batch_size=batch_size, **options)
     with space_for(path, work) as space:
         try:
@@ -101,12 +106,15 @@ def predict(
             return collected(failed.among(none(task, model, guest, train, beside), beside), path, to)
         failed = FailedRows.of(found, on_error)
         failed.warn(found.rows)
-        kept = Kept(pieces(found), beside)
+        outcomes = outcomes_of(recipe_of(train))
+        kept = beside_rows(pieces(found), beside, outcomes)
         opened = kept.rows
         plain = path is not None and not path.suffix and not beside and on_error != "null"
         output = output_in(space, opened, ".parquet" if plain else ".arrow")
-        outcomes = outcomes_of(recipe_of(train))
-        working = InferenceTask(task, output, members(results, weights), logits=logits, outcomes=outcomes)
+        working = InferenceTask(
+            task, output, members(results, weights), logits=logits, outcomes=outcomes,
+            folds=results.definition.get("folds", 0), unseen=unseen,
+        )  # fmt: skip
         with naming_differences(opened, train.columns, labelled=False):
             run_units(
                 [first],
@@ -133,7 +141,7 @@ def _finished(output: Output, kept: Kept, failed: FailedRows, path: Path | None,
     if path is None:
         # The files are about to be removed: a table of their mapped pages would lose its rows.
         table = pa.Table.from_batches([pa.concat_batches([batch]) for batch in made])
-        return table if to is None else table.to_pandas()
+        return iter(table.to_batches()) if to is iter else table.to_pandas() if _is_frame(to) else table
     if path.suffix:
         return write(made, path)
     wanted = {output.file(part) for part in range(len(data))}
@@ -164,10 +172,11 @@ def _iterated(
             failed.warn(0)
             yield from failed.among(none(task, model, guest, train, keep), keep)
             return
-        kept, failed = Kept(opened, keep), FailedRows.of(opened, on_error)
+        outcomes = outcomes_of(recipe)
+        kept, failed = beside_rows(opened, keep, outcomes), FailedRows.of(opened, on_error)
         failed.warn(opened.rows)
         with naming_differences(kept.rows, train.columns, labelled=False):
-            made = predictions(task, model, guest, kept, batch_size, outcomes_of(recipe))
+            made = predictions(task, model, guest, kept, batch_size, outcomes)
             yield from failed.among(made, keep)
 
 

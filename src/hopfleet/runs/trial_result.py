@@ -83,18 +83,18 @@ class TrialResult(OpenedTrial[ModelT]):
         return measure_trials(self._run, data, [self.id], 1, found, place)[self.id]
 
     @overload
-    def predict(self, data: Any, *, to: None = None, **how: Unpack[HowToPredict]) -> pa.Table: ...
+    def predict(self, data: Any = None, *, to: None = None, **how: Unpack[HowToPredict]) -> pa.Table: ...
     @overload
-    def predict(self, data: Any, *, to: type[pd.DataFrame], **how: Unpack[HowToPredict]) -> pd.DataFrame: ...
+    def predict(self, data: Any = None, *, to: type[pd.DataFrame], **how: Unpack[HowToPredict]) -> pd.DataFrame: ...
     @overload
-    def predict(self, data: Any, *, to: str | os.PathLike[str], **how: Unpack[HowToPredict]) -> int: ...
+    def predict(self, data: Any = None, *, to: str | os.PathLike[str], **how: Unpack[HowToPredict]) -> int: ...
     @overload
     def predict(
-        self, data: Any, *, to: Callable[..., Iterator[Any]], **how: Unpack[HowToPredict]
+        self, data: Any = None, *, to: Callable[..., Iterator[Any]], **how: Unpack[HowToPredict]
     ) -> Iterator[pa.RecordBatch]: ...
     def predict(
         self,
-        data: Any,
+        data: Any = None,
         *,
         to: Any = None,
         task: Task | None = None,
@@ -106,11 +106,12 @@ class TrialResult(OpenedTrial[ModelT]):
     ) -> Any:
         """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
 
-        ``data`` is as in ``test``; raw data may lack labels. ``to`` may be ``pandas.DataFrame``, ``iter`` for batches,
-        or a .parquet, .csv or .arrow file or a folder to write. The columns of the rows to ``keep`` stand before the
-        predictions. A raw row that fails raises an error that names file and line; with ``on_error="skip"`` it has no
-        prediction, and with "null" a missing one, with the reason in a column ``error``. A killed call goes on when it
-        is made again.
+        ``data`` is as in ``test``; raw data may lack labels. Without it, the rows are those that validated the trial:
+        with folds, all training rows, each predicted by the model that has not seen it. ``to`` may be
+        ``pandas.DataFrame``, ``iter`` for batches, or a .parquet, .csv or .arrow file or a folder to write. The columns
+        of the rows to ``keep`` stand before the predictions. A raw row that fails raises an error that names file and
+        line; with ``on_error="skip"`` it has no prediction, and with "null" a missing one, with the reason in a column
+        ``error``. A killed call goes on when it is made again.
         """
         from hopfleet.runs.prediction import predict
 

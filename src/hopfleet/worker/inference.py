@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config
 from hopfleet.errors import DataError, HopfleetError, TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, Session, Task
+from hopfleet.frameworks.folds import checkpoints
 from hopfleet.frameworks.wrapped import WrappedFramework, WrappedTask
 from hopfleet.support.files import write_atomically
 from hopfleet.support.user_code import describe_with_place
@@ -61,7 +62,8 @@ class Output:
 class InferenceTask(WrappedTask):
     """A task whose units write predictions to ``output``, in the terms of ``outcomes``; without one, they measure.
 
-    The model is that of the unit's version, or that of several ``members``.
+    The model is that of the unit's version, or that of several ``members``. Each of them may be several, one for each
+    of ``folds``. With ``unseen``, the fold of each partition, only those count that have not been trained on its rows.
     """
 
     def __init__(
@@ -72,8 +74,12 @@ class InferenceTask(WrappedTask):
         *,
         logits: bool,
         outcomes: Mapping[str, Outcome] = MappingProxyType({}),
+        folds: int = 0,
+        unseen: Sequence[int] = (),
     ) -> None:
         super().__init__(task)
+        self.folds = folds
+        self.unseen = unseen
         self.output = output
         self.outcomes = dict(outcomes)
         self.members = members
@@ -96,12 +102,25 @@ class InferenceFramework(WrappedFramework):
     ) -> Session:
         return InferenceSession(self._task, self.inner, config)
 
-    def model(self, config: Config, checkpoint: Path) -> Any:
-        members = self._task.members
-        if len(members) < 2:
-            return self.inner.model(config, checkpoint)
-        models = [self.inner.model(_whole(each.config), each.checkpoint) for each in members]
-        return self.inner.ensemble(models, [each.weight for each in members], logits=self._task.logits)
+    def model(self, config: Config, checkpoint: Path) -> NoReturn:
+        raise NotImplementedError("units that work with trained models take models()")
+
+    def models(self, config: Config, checkpoint: Path) -> list[Any]:
+        """Return the model for all rows, or that for the rows of each fold."""
+        task = self._task
+        members = [(_whole(each.config), each.checkpoint, each.weight) for each in task.members]
+        found: list[list[Any]] = []
+        for own, path, _ in members if len(members) > 1 else [(config, checkpoint, 1.0)]:
+            with checkpoints(path, task.folds) as files:
+                found.append([self.inner.model(own, file) for file in files])
+        weights = [weight for _, _, weight in members] if len(members) > 1 else [1.0]
+        if task.unseen:
+            return [self._together(models, weights) for models in zip(*found, strict=True)]
+        shares = [weight / len(models) for weight, models in zip(weights, found, strict=True) for _ in models]
+        return [self._together([model for models in found for model in models], shares)]
+
+    def _together(self, models: Sequence[Any], shares: Sequence[float]) -> Any:
+        return models[0] if len(models) == 1 else self.inner.ensemble(models, shares, logits=self._task.logits)
 
     def spare_memory(self, placement: Placement) -> int:
         return 0  # models predict on the CPU
@@ -124,7 +143,7 @@ class InferenceSession(Session):
         self._framework = framework
         self._partition = 0
         self._dtypes: Mapping[str, str] = {}
-        self._model: Any = None
+        self._models: list[Any] = []
 
     @property
     def size(self) -> int:
@@ -138,10 +157,11 @@ class InferenceSession(Session):
         return batch
 
     def load(self, path: Path) -> None:
-        self._model = self._task.framework.model(self.config, path)
+        self._models = InferenceFramework(self._task).models(self.config, path)
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
-        output, task, model = self._task.output, self._task.inner, self._model
+        output, task, unseen = self._task.output, self._task.inner, self._task.unseen
+        model = self._models[unseen[self._partition] if unseen else 0]
         if output is not None:
             outcomes = self._task.outcomes
             made = (predicted(task, model, batch, transformed=True, outcomes=outcomes) for batch in batches)

@@ -89,6 +89,10 @@ class Outcome:
         values = flat.astype(np.float64) * self.width + self.middle
         return pa.array(np.expm1(values) if self.log else values)
 
+    def raw(self, values: Array) -> Any:
+        """Return prepared labels in the terms of the raw column; None for values that are none."""
+        return self.restored(values.astype(np.bool_) if self.many else values)
+
     @property
     def scaled(self) -> bool:
         """Whether a prepared number differs from the raw one."""
