@@ -128,7 +128,8 @@ def test_an_ensemble_of_trials_with_folds(results: hop.Results[Any]) -> None:
 
 def test_without_folds_the_rows_are_those_of_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
-    given: dict[str, Any] = {"space": {"lr": 0.01}, "search": hop.Grid(max_epochs=1), "backend": "inline", "batch_size": 4}
+    given: dict[str, Any] = {"space": {"lr": 0.01}, "search": hop.Grid(max_epochs=1), "backend": "inline"}
+    given["batch_size"] = 4
     valid = hop.partition(arrays(30, seed=4), tmp_path / "valid", partitions=2)
     goal: dict[str, Any] = {"metric": "accuracy", "mode": "max"}
     validated = hop.Experiment(Scores(), train=arrays(60), valid=valid, name="valid", **goal, **given).fit(quiet=True)
@@ -169,8 +170,8 @@ def test_labels_to_keep_are_in_the_terms_of_the_raw_rows(tmp_path: Path, monkeyp
         tmp_path / "raw.csv", tmp_path / "data", hop.Tabular(labels=["price", "kind"]), partitions=4, quiet=True
     )
     results = hop.Experiment(
-        Price(), train=data, valid="kfold(2)", space={"lr": 0.01}, search=hop.Grid(max_epochs=1), name="prices", batch_size=8,
-        backend="inline",
+        Price(), train=data, valid="kfold(2)", space={"lr": 0.01}, search=hop.Grid(max_epochs=1), name="prices",
+        batch_size=8, backend="inline",
     ).fit(quiet=True)  # fmt: skip
     for table in (
         results.best.predict(keep=["price", "kind"], backend="inline"),
