@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.data import dataset as dataset_module
-from hopfleet.data.folders import cache_folder
 from hopfleet.domain.seeds import derive
 from hopfleet.errors import DataError
+from hopfleet.support.cache import cache_folder
 from tests.helpers.processes import run
 from tests.helpers.tables import bits, every_kind, files, stored
 
@@ -331,9 +331,9 @@ class TestRemote:
         opened = open_dataset("memory://set")
         assert opened.url == remote.url == "memory://set"
         opened.check()
-        assert not cache_folder().exists()
+        assert not cache_folder("data").exists()
         assert sorted(stored(opened)["x"]) == list(range(20))
-        assert len(list(cache_folder().iterdir())) == 2
+        assert len(list(cache_folder("data").iterdir())) == 2
         memory.rm("/set/part-00000.arrow")
         again = pickle.loads(pickle.dumps(open_dataset("memory://set")))
         assert sorted(stored(again)["x"]) == list(range(20))
@@ -346,23 +346,23 @@ class TestRemote:
     @pytest.mark.parametrize("damage", [truncate, Path.unlink])
     def test_is_fetched_again_when_the_cache_is_damaged(self, remote: Dataset, damage: Callable[[Path], None]) -> None:
         stored(remote)
-        for path in cache_folder().iterdir():
+        for path in cache_folder("data").iterdir():
             damage(path)
         assert sorted(stored(open_dataset("memory://set"))["x"]) == list(range(20))
 
     def test_is_checked_by_content(self, remote: Dataset) -> None:
         stored(remote)
-        for path in cache_folder().iterdir():
+        for path in cache_folder("data").iterdir():
             flip(path)
         remote.check(checksums=True)
         memory = fsspec.filesystem("memory")
         content = bytearray(memory.cat_file("/set/part-00001.arrow"))
         content[-1] ^= 1
         memory.pipe_file("/set/part-00001.arrow", bytes(content))
-        shutil.rmtree(cache_folder())
+        shutil.rmtree(cache_folder("data"))
         with pytest.raises(DataError, match=r"part-00001.arrow: has the wrong checksum"):
             stored(remote)
-        assert len(list(cache_folder().iterdir())) == 1  # the sound one, and nothing of the other
+        assert len(list(cache_folder("data").iterdir())) == 1  # the sound one, and nothing of the other
         memory.pipe_file("/set/part-00001.arrow", b"short")
         with pytest.raises(DataError, match=r"part-00001.arrow: has 5 bytes"):
             remote.check()

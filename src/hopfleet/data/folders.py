@@ -17,6 +17,7 @@ from hopfleet.data import manifest
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError, MissingExtra, describe
 from hopfleet.safe_text import HIDDEN
+from hopfleet.support.cache import cache_folder
 from hopfleet.support.files import (
     check_folder,
     denied,
@@ -153,7 +154,7 @@ class RemoteFolder:
             raise DataError(f"{self._url}: {why(error)}") from error
 
     def file(self, partition: PartitionFile) -> Path:
-        path = cache_folder() / partition.sha256
+        path = cache_folder("data") / partition.sha256
         if not _whole(path, partition):
             with _locked(path):
                 # Another process may have fetched the file while this one waited for the lock.
@@ -251,8 +252,3 @@ def why(error: Exception, done: str = "read") -> str:
     if denied(error):
         return f"access is denied ({error}); configure credentials for this file system on every machine"
     return f"cannot be {done} ({describe(error)})"
-
-
-def cache_folder() -> Path:
-    """Return the folder of fetched partitions, whose names are their checksums."""
-    return Path(os.environ.get("HOPFLEET_HOME") or "~/.hopfleet").expanduser() / "cache" / "data"

@@ -1,9 +1,8 @@
 """The interface between workers and frameworks: tasks for users, and frameworks, sessions and flotillas for adapters.
 
 A user derives a task from the task class of an adapter and overrides its hooks. A worker reaches the adapter through
-``task.framework`` and opens a session for each trial: the trial's live state on one worker. A saved version contains
-everything that later units depend on (weights, buffers, optimizer, schedules, random streams, counters), so a session
-that loads a version continues bit for bit like the session that saved it.
+``task.framework`` and opens a session for each trial: the trial's live state on one worker. A saved version has all
+that later units depend on, so a session that loads it continues bit for bit like the session that saved it.
 
 An adapter for another framework is one folder with a task class, a ``Framework`` and a ``Session``; a ``Flotilla`` only
 if its trials can train together.
@@ -64,9 +63,7 @@ class EngineCache:
 
     def part(self, kind: type[Part]) -> Part:
         """Return the part of a class; make it on first use. Threads that ask at the same time get the same part."""
-        if kind not in self._parts:
-            self._parts.setdefault(kind, kind())
-        part = self._parts[kind]
+        part = self._parts[kind] if kind in self._parts else self._parts.setdefault(kind, kind())
         assert isinstance(part, kind)
         return part
 
@@ -316,6 +313,10 @@ class Framework(TeamTrainer, ABC):
 
     def apply(self, settings: Mapping[str, Any]) -> None:
         """Make the settings that ``settings`` returned, and return all others to their defaults."""
+        return
+
+    def begin_worker(self) -> None:
+        """Prepare the process of a worker before its first trial. The user's own process is not prepared."""
         return
 
     @contextlib.contextmanager

@@ -37,6 +37,9 @@ class WrappedFramework(Framework):
     def apply(self, settings: Mapping[str, Any]) -> None:
         self.inner.apply(settings)
 
+    def begin_worker(self) -> None:
+        self.inner.begin_worker()
+
     def process_settings(self) -> Sequence[ProcessSetting]:
         return self.inner.process_settings()
 

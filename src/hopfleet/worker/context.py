@@ -76,6 +76,8 @@ class WorkerContext:
     def open(self, trial: Trial) -> Session:
         """Build a trial's model, and keep the settings that its code makes."""
         if not self._initialized:
+            if not self.guest:
+                self.framework.begin_worker()
             self.spec.task.initialize_worker()
             self._initialized = True
         config = self.config(trial)

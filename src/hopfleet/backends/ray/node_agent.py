@@ -22,12 +22,12 @@ from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.backends.supervision import last_lines
 from hopfleet.backends.vitals import Vitals, vitals
 from hopfleet.data import Dataset
-from hopfleet.data.folders import cache_folder
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.versions import cluster as transfers
 from hopfleet.store.versions.cluster import Content
 from hopfleet.store.versions.remote import Remote
+from hopfleet.support.cache import cache_folder
 from hopfleet.support.files import write_text
 from hopfleet.version import __version__
 
@@ -75,7 +75,7 @@ def home() -> tuple[str, str]:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         boot = socket.gethostname()
-    return boot, str(cache_folder().absolute())
+    return boot, str(cache_folder("data").absolute())
 
 
 def skew(mine: About, theirs: About) -> list[str]:

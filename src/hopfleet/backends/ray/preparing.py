@@ -34,10 +34,11 @@ from hopfleet.data.etl.pool import Numbered, Pool, before, portable
 from hopfleet.data.etl.target import clear
 from hopfleet.data.etl.work import Made, PartitionRows, make_chunk
 from hopfleet.data.files import as_batch, from_batch, write_cells
-from hopfleet.data.folders import Folder, RemoteFolder, cache_folder
+from hopfleet.data.folders import Folder, RemoteFolder
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError
 from hopfleet.planner.partitions import place_partitions
+from hopfleet.support.cache import cache_folder
 from hopfleet.support.files import (
     copy_file,
     digest,
@@ -233,7 +234,7 @@ class RayPool(Pool):
 def _work(key: str, function: Callable[..., Any], *task: Any) -> Any:
     """Do a task in the folder that this node has for the preparation."""
     pa.set_cpu_count(1)
-    folder = cache_folder().absolute().parent / "prepare" / key
+    folder = cache_folder("prepare").absolute() / key
     make_folder(folder, private=True)
     with contextlib.chdir(folder):
         try:
@@ -308,8 +309,8 @@ def _assemble(
         sync(beside)
         move(beside, path)
     if remote or home() != driver:
-        make_folder(cache_folder())
-        move(own, cache_folder() / made.sha256)
+        make_folder(cache_folder("data"))
+        move(own, cache_folder("data") / made.sha256)
     else:
         remove_file(own)
     return made

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopfleet.data.folders import cache_folder
 from hopfleet.domain.version_ref import SHARED, VersionRef
 from hopfleet.errors import describe
 from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
 from hopfleet.store.versions.forwarding import ForwardingVersions
 from hopfleet.store.versions.local import Versions
+from hopfleet.support.cache import cache_folder
 from hopfleet.support.files import make_folder
 from hopfleet.support.processes import identity
 
@@ -36,7 +36,7 @@ class StorageLocation:
     @property
     def folder(self) -> Path:
         """Return the folder to which a node writes durable versions; with a URL, a folder of files to upload."""
-        uploads = cache_folder().parent / "uploads" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        uploads = cache_folder("uploads") / hashlib.sha256(self.url.encode()).hexdigest()[:16]
         return uploads if self.url else self.checkpoints
 
     def local(self, node: str) -> Versions:

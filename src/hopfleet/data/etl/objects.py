@@ -11,8 +11,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from hopfleet.data.folders import RemoteFolder, cache_folder
+from hopfleet.data.folders import RemoteFolder
 from hopfleet.errors import DataError, describe
+from hopfleet.support.cache import cache_folder
 from hopfleet.support.files import denied, make_folder, retried, write_bytes
 
 THREADS = 16
@@ -25,7 +26,7 @@ class Unreachable(DataError):
 
 def object_folder() -> Path:
     """Return the folder of fetched objects, whose names are checksums of their URLs."""
-    return cache_folder().parent / "objects"
+    return cache_folder("objects")
 
 
 def fetch(name: str) -> Path:

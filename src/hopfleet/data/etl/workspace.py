@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.data.etl.pool import Pool
-from hopfleet.data.folders import Folder, LocalFolder, cache_folder
+from hopfleet.data.folders import Folder, LocalFolder
 from hopfleet.errors import DataError, HopfleetError
+from hopfleet.support.cache import cache_folder
 from hopfleet.support.files import (
     MARKER,
     check_private,
@@ -98,7 +99,7 @@ def workspace_for(target: Folder, job: dict[str, Any], kind: str = "prepare") ->
         place = target.path.resolve()
         path = place.parent / f".{place.name}.{kind}"
     else:
-        path = cache_folder().parent / kind / hashlib.sha256(target.url.encode()).hexdigest()
+        path = cache_folder(kind) / hashlib.sha256(target.url.encode()).hexdigest()
     try:
         make_folder(path.parent)
         handle = claim(path, f"{kind} workspace")

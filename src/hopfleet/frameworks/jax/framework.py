@@ -15,6 +15,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.jax import surroundings
+from hopfleet.frameworks.jax.compiled import keep_compiled
 from hopfleet.frameworks.jax.flotilla import InTurn, Stacked
 from hopfleet.frameworks.jax.programs import Hooks, assembled, statistics
 from hopfleet.frameworks.jax.session import JaxSession, leave_memory
@@ -109,6 +110,9 @@ class JaxFramework(Framework):
             value = settings.get(name, default)
             if present.get(name, default) != value:
                 jax.config.update(name, value)
+
+    def begin_worker(self) -> None:
+        keep_compiled()
 
     def process_settings(self) -> Sequence[ProcessSetting]:
         return surroundings.process_settings()

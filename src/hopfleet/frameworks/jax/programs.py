@@ -35,6 +35,12 @@ MOST = 64
 Pytree = Any
 """Arrays in nested containers that JAX knows."""
 
+LINEN = "variables of Flax Linen"
+"""The structure of a model that is a mapping of collections of variables."""
+
+STATISTICS = "batch_stats"
+"""The collection with the statistics of batches."""
+
 Names = AbstractSet[str]
 """Dotted paths of numbers in a configuration."""
 
@@ -121,9 +127,17 @@ class Programs:
         self._settings[number] = own
         return number
 
-    def of(self, work: str, task: Hooks, config: TrackedConfig, threads: int, settings: int = 0) -> Program:
-        """Return the program of a configuration for some work, "step" or "measure"."""
+    def of(
+        self, work: str, task: Hooks, config: TrackedConfig, threads: int, settings: int, branches: Callable[[], bool]
+    ) -> Program:
+        """Return the program of a configuration for some work, "step" or "measure".
+
+        ``branches`` tells whether the optimizer does.
+        """
         key = kind_of(task, config, work, threads, settings)
+        if key not in self._constants and work == "step" and branches():
+            # Each branch is compiled by itself: a compiler that knows its numbers may round differently.
+            self._constants[key] = {*split(config)[0]}
         names = split(config)[0].keys() - self._constants[key]
         return self._get(key, names, False, lambda: Program(work, task, config, names, threads, key), config)
 
@@ -250,6 +264,8 @@ class Program:
         def loss_of(params: Pytree) -> tuple[Any, Pytree]:
             model = assembled(graph, params, state.rest, trains=True)
             loss = task.loss(model, dict(batch), key)
+            if graph == LINEN:
+                return _with_collections(loss, state.rest)
             _check_loss(loss)
             return loss, state.rest if graph is None else taken_apart(model)[2]
 
@@ -272,6 +288,21 @@ class Program:
                     f"metric {name!r} is an array of shape {jnp.shape(value)}: must be one number; return its mean"
                 )
         return dict(metrics)
+
+
+def branches(optimizer: Any, params: Pytree, state: Pytree) -> bool:
+    """Whether a transformation has branches or loops, as those have that add up the gradients of several batches."""
+
+    def update(params: Pytree, state: Pytree) -> Any:
+        found = optax.with_extra_args_support(optimizer)
+        loss = jnp.float32(0)
+        return found.update(params, state, params, value=loss, grad=params, value_fn=lambda _: loss)
+
+    try:
+        text = str(jax.make_jaxpr(update)(params, state))
+    except Exception:  # the program tells what is wrong
+        return False
+    return any(f" {name}[" in text for name in ("cond", "while", "scan"))
 
 
 def _over_trials(function: Callable[..., Any], steps: bool) -> Callable[..., Any]:
@@ -302,7 +333,13 @@ def _over_trials(function: Callable[..., Any], steps: bool) -> Callable[..., Any
 
 
 def taken_apart(model: Pytree) -> tuple[Any, Pytree, Pytree]:
-    """Return the structure of a Flax NNX module, its parameters and the rest; a pytree is parameters alone."""
+    """Return the structure of a model, its parameters, and the rest, which is not trained.
+
+    Models are Flax NNX modules, variables of Flax Linen that have statistics of batches, and pytrees, which are
+    parameters alone.
+    """
+    if isinstance(model, Mapping) and {"params", STATISTICS} <= set(model):
+        return LINEN, model["params"], {name: each for name, each in model.items() if name != "params"}
     if not _is_module(model):
         return None, model, ()
     from flax import nnx
@@ -315,6 +352,8 @@ def assembled(graph: Any, params: Pytree, rest: Pytree, *, trains: bool) -> Pytr
     """Invert ``taken_apart``: a module in the mode of training or of evaluation, or the pytree."""
     if graph is None:
         return params
+    if graph == LINEN:
+        return {"params": params, **rest}
     from flax import nnx
 
     # Flax lets only code at the place where its variables were made change them: make them here.
@@ -325,7 +364,7 @@ def assembled(graph: Any, params: Pytree, rest: Pytree, *, trains: bool) -> Pytr
 
 def statistics(graph: Any, rest: Pytree) -> Pytree:
     """Return what a Flax NNX module has beside its parameters and random streams, such as the means of batches."""
-    if graph is None:
+    if graph is None or graph == LINEN:
         return rest
     from flax import nnx
 
@@ -354,6 +393,24 @@ def on_host(leaf: Any) -> bool:
 def arrays(tree: Pytree) -> list[np.ndarray[Any, Any]]:
     """Return the leaves of a pytree as numpy arrays, random keys as their data."""
     return [np.asarray(leaf if _plain(leaf) else jax.random.key_data(leaf)) for leaf in jax.tree.leaves(tree)]
+
+
+def _with_collections(found: Any, rest: Mapping[str, Any]) -> tuple[Any, Pytree]:
+    """Return the loss, and the collections of variables as ``loss()`` changed them."""
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+        raise TaskError(
+            f"loss() returned {shown(found)}: the variables have {STATISTICS!r}, which training changes; return "
+            f"(loss, updates), as in logits, updates = model.apply(params, x, mutable=[{STATISTICS!r}])"
+        )
+    loss, updates = found
+    _check_loss(loss)
+    for name, each in updates.items():
+        if name not in rest or jax.tree.structure(each) != jax.tree.structure(rest[name]):
+            raise TaskError(
+                f"loss() returned {name!r} with other variables than init(), which has {', '.join(map(repr, rest))}; "
+                "return the collections of init() alone"
+            )
+    return loss, {**rest, **updates}
 
 
 def _check_loss(loss: Any) -> None:

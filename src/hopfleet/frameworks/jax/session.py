@@ -26,6 +26,7 @@ from hopfleet.frameworks.jax.programs import (
     Programs,
     Pytree,
     State,
+    branches,
     on_host,
     split,
     strong,
@@ -185,12 +186,17 @@ class JaxSession(HostSession):
     def _ready(self, work: str) -> tuple[Program, Numbers]:
         """Return the program for some work, and the numbers that are its arguments."""
         if work not in self._chosen or self._chosen[work][0] != self.programs.changes:
-            program = self.programs.of(work, self.task, self.config, self.threads, self.settings_number)
+            known = self.config, self.threads, self.settings_number
+            program = self.programs.of(work, self.task, *known, self._branches)
             own = split(self.config)[0]
             # On the device already: a number of Python would be converted for each batch.
             numbers = jax.device_put({name: own[name] for name in program.names}, self.device)
             self._chosen[work] = self.programs.changes, program, numbers
         return self._chosen[work][1:]
+
+    def _branches(self) -> bool:
+        state = self.live
+        return branches(self._hooks.optimizer(self.config), state.params, state.optimizer)
 
     def note_reads(self) -> None:
         """Count the keys that programs read as read of the configuration."""

@@ -40,7 +40,10 @@ class JaxTask(Task[ModelT]):
     config: Config = {}  # noqa: RUF012
 
     def init(self, config: Config, key: Any) -> Params:
-        """Return the parameters of a new model as a pytree of arrays, or a Flax NNX module. ``key`` is a random key."""
+        """Return the parameters of a new model: a pytree of arrays, or a Flax NNX module. ``key`` is a random key.
+
+        Variables of Flax Linen with ``batch_stats`` are taken whole; only their ``params`` are trained.
+        """
         raise TaskError(f"{type(self).__name__}: override init(self, config, key) and return parameters")
 
     def optimizer(self, config: Config) -> Any:
@@ -48,12 +51,16 @@ class JaxTask(Task[ModelT]):
         raise TaskError(f"{type(self).__name__}: override optimizer(self, config), e.g. return optax.adam(1e-3)")
 
     def loss(self, params: Params, batch: Batch, key: Any) -> Any:
-        """Return the loss of one mini-batch, a scalar. ``key`` is another one in each step, and None in evaluation."""
+        """Return the loss of one mini-batch, a scalar. ``key`` is another one in each step, and None in evaluation.
+
+        With ``batch_stats`` of Flax Linen, return the loss and the changed collections, as ``apply`` returns them.
+        """
         raise TaskError(f"{type(self).__name__}: override loss(self, params, batch, key) and return a scalar")
 
     def metrics(self, params: Params, batch: Batch) -> Mapping[str, Any]:
         """Return the metrics of one mini-batch of validation data; they are averaged over rows. Default: the loss."""
-        return {"loss": self.loss(params, batch, None)}
+        found = self.loss(params, batch, None)
+        return {"loss": found[0] if isinstance(found, tuple) else found}
 
     # ----------------------------------------------------------------------------------------------- for workers
 
