@@ -87,7 +87,7 @@ class Belongings:
             for name, value in vars(layer).items():
                 if name.startswith("_") or name in _usual():
                     continue
-                if (plain := _plain(value)) is not MISSING:
+                if (plain := plain_value(value)) is not MISSING:
                     found[f"{number} {name}"] = plain
         return found
 
@@ -141,18 +141,18 @@ def _restored(optimizer: Any, saved: Tree, variables: list[Any], name: str) -> N
         each.assign(value)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value of numbers, texts and arrays in Python's own containers; MISSING for any other."""
     if type(value) in PLAIN or isinstance(value, np.ndarray):
         return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):
-        found = {key: _plain(each) for key, each in value.items()}
+        found = {key: plain_value(each) for key, each in value.items()}
         return found if all(type(key) in PLAIN for key in found) and MISSING not in _ids(found.values()) else MISSING
     for kind in (list, tuple, set):
         if isinstance(value, kind) and (kind is not tuple or type(value) is tuple):
-            items = [_plain(each) for each in value]
+            items = [plain_value(each) for each in value]
             return MISSING if MISSING in _ids(items) else kind(items)
     return MISSING
 

@@ -89,7 +89,8 @@ class KerasSession(HostSession):
             )
 
     def observe(self, metric: float) -> None:
-        self._callbacks.observe(self.counters["epochs"] - 1, metric)
+        with self.environment():
+            self._callbacks.observe(self.counters["epochs"] - 1, metric)
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         with self.environment():
@@ -113,6 +114,7 @@ class KerasSession(HostSession):
         loss = found.get("train_loss")
         if loss is not None and not math.isfinite(loss.mean):
             raise NotFinite(f"the loss is {loss.mean} after {len(batches)} batches", batch=len(batches))
+        self._callbacks.add({name.removeprefix("train_"): each.mean for name, each in found.items()}, batches.rows)
         self._fresh = last
         self.end_unit(last=last)
         return found

@@ -31,9 +31,9 @@ class KerasTask(ExampleTask[ModelT]):
         raise TaskError(f"{type(self).__name__}: override build(self, config) and return a compiled keras.Model")
 
     def callbacks(self, config: Config) -> Sequence[Any]:
-        """Return callbacks of Keras that set the learning rate: LearningRateScheduler and ReduceLROnPlateau.
+        """Return callbacks of Keras that act once an epoch: those that set the learning rate, and your own.
 
-        The latter follows the metric of the experiment. A hop keeps them as they are.
+        ReduceLROnPlateau follows the metric of the experiment. What they keep in their attributes hops with the trial.
         """
         return ()
 
