@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.transformers import loading
 from hopfleet.testing.frameworks import ROWS
 from tests.helpers.transformers_tasks import Classify, Lists, classifier, opened, texts, tokenizer, tokens, transformers
 
@@ -49,6 +54,57 @@ def test_models_that_cannot_be_loaded_are_named(
             return transformers.AutoModelForSequenceClassification.from_pretrained(name)
 
     assert (told := refused(Named())).startswith(f"build() asks for {name!r}: ") and words in told
+
+
+@pytest.mark.parametrize("answer", ["unknown", "known", "none"])
+def test_a_hub_that_nobody_knows_is_not_asked(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def resolve(host: str, port: int) -> list[Any]:
+        asked.append(host)
+        if answer == "unknown":
+            raise socket.gaierror(socket.EAI_NONAME, "no such host")
+        if answer == "none":
+            over.wait()
+        return []
+
+    asked: list[str] = []
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    monkeypatch.setattr(loading, "PATIENCE", 0.01 if answer == "none" else 60.0)
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    Classify().framework.begin_worker()
+    assert asked == ["huggingface.co"] * (2 if answer == "unknown" else 1)
+    assert (answer == "unknown") == huggingface_hub.constants.HF_HUB_OFFLINE
+    over.set()
+    if answer == "unknown":  # unless it is to be asked all the same
+        for ask in (
+            lambda: monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"}),
+            lambda: monkeypatch.setenv("HF_HUB_OFFLINE", "0"),
+        ):
+            monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+            ask()
+            Classify().framework.begin_worker()
+            assert not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"num_train_epochs": 3}, "num_train_epochs=3: must be left out .*set max_epochs of the search"),
+        ({"per_device_train_batch_size": 8}, "per_device_train_batch_size=8: .*set batch_size"),
+        (
+            {"neftune_noise_alpha": 5.0},
+            "neftune_noise_alpha=5.0: is a setting of a Trainer that Hopfleet",
+        ),
+        ({"torch_compile": True}, "torch_compile=True: is a setting of a Trainer that Hopfleet does not have"),
+    ],
+)
+def test_settings_of_a_trainer_that_would_be_ignored_are_refused(config: dict[str, Any], words: str) -> None:
+    assert re.search(words, refused(Classify(), tokens(), **config))
+    opened(Classify(), seed=3, width=4)  # other names are the task's own
 
 
 def test_errors_of_build_that_are_not_about_loading_stay_as_they_are(tmp_path: Path) -> None:

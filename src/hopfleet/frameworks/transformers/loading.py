@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
+import urllib.parse
+import urllib.request
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from huggingface_hub import constants
 
 from hopfleet.errors import TaskError
 from hopfleet.phrases import listed
@@ -14,6 +21,34 @@ _ASKED = ("pretrained_model_name_or_path", "model_id")
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".safetensors.index.json", ".bin.index.json")
 _SAVED = "a folder that save_pretrained() wrote"
+
+
+PATIENCE = 2.0
+"""Seconds in which a name server answers, if there is one."""
+
+
+def leave_hub() -> None:
+    """Let the hub be taken for absent if its name is not known: each question would be repeated for half a minute."""
+    asked = "HF_HUB_OFFLINE" in os.environ or "TRANSFORMERS_OFFLINE" in os.environ
+    host = urllib.parse.urlsplit(constants.ENDPOINT).hostname or ""
+    if not asked and not urllib.request.getproxies() and _unknown(host) and _unknown(host):
+        constants.HF_HUB_OFFLINE = True
+
+
+def _unknown(host: str) -> bool:
+    """Whether the network says that there is no such host. If nothing answers, it may be there."""
+    found: list[bool] = []
+
+    def ask() -> None:
+        try:
+            socket.getaddrinfo(host, 443)
+        except OSError:
+            found.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    return bool(found)
 
 
 def explained(error: Exception) -> TaskError | None:
@@ -41,7 +76,7 @@ def obstacle(name: str | Path, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0].rstrip(".")
     return (
         f"there is no such folder on this machine, and the hub does not give it ({reason}); check the name and the "
-        f"network, or give {_SAVED}; HF_HUB_OFFLINE=1 saves the time in which the hub is tried again"
+        f"network, or give {_SAVED}"
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from transformers import TrainingArguments
 from transformers.optimization import Adafactor, get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
@@ -51,8 +54,16 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Settings of a Trainer that Hopfleet has in another place."""
 
-REFUSED = tuple(name for name in ELSEWHERE if name != "seed")
-"""Those that are refused in a configuration, where a seed may be the task's own."""
+OWN = ("seed", "data_seed")
+"""Names of ``TrainingArguments`` that may stand for something of the task's own in a configuration."""
+
+
+@functools.cache
+def refused() -> list[str]:
+    """Return the names of ``TrainingArguments`` that a configuration must not have: nothing would come of them."""
+    known = {field.name for field in dataclasses.fields(TrainingArguments)} | set(ELSEWHERE)
+    return sorted(known - set(DEFAULTS) - set(OWN))
+
 
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd")
 
@@ -71,6 +82,11 @@ def settings(given: object) -> dict[str, Any]:
             raise TaskError(
                 f"{name}={given[name]!r}: must be left out of the space and of arguments(), since Hopfleet does not "
                 f"read it; {ELSEWHERE[name]}"
+            )
+        if name in refused():
+            raise TaskError(
+                f"{name}={given[name]!r}: is a setting of a Trainer that Hopfleet does not have; leave it out of the "
+                f"space and of arguments(), which know {', '.join(DEFAULTS)}"
             )
         if name not in DEFAULTS:
             raise TaskError(

@@ -32,7 +32,7 @@ from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.task import TorchTask, at_hand
 from hopfleet.frameworks.torch.trial import Metrics, Model, Part
 from hopfleet.frameworks.transformers import loading, preferences
-from hopfleet.frameworks.transformers.settings import DEFAULTS, REFUSED, make_optimizer, make_schedule, settings
+from hopfleet.frameworks.transformers.settings import DEFAULTS, make_optimizer, make_schedule, refused, settings
 
 _TOKENS = (
     "a token in input_ids is not in the vocabulary of the model, or a text has more tokens than the model has "
@@ -76,7 +76,7 @@ class TransformersTask(TorchTask[ModelT]):
 
     def arguments(self, config: Config) -> Mapping[str, Any]:
         """Return settings by the names of ``TrainingArguments``. Default: those that the configuration has."""
-        return {name: config[name] for name in (*DEFAULTS, *REFUSED) if name in config}
+        return {name: config[name] for name in (*DEFAULTS, *refused()) if name in config}
 
     def optimizers(self, model: Model, config: Config) -> Part:
         """Return an optimizer, or an optimizer and a schedule. Default: those that ``arguments`` describe."""
@@ -261,6 +261,10 @@ class TransformersFramework(TorchFramework):
             # Sessions of one device and of teams alike.
             session.end_unit = functools.partial(_end_unit, session, session.end_unit)  # type: ignore[method-assign]
         return session
+
+    def begin_worker(self) -> None:
+        super().begin_worker()
+        loading.leave_hub()
 
     def model(self, config: Config, checkpoint: Path) -> torch.nn.Module:
         model = super().model(config, checkpoint)
