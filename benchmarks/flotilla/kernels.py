@@ -88,7 +88,7 @@ def main() -> None:
             prepare(WORKLOADS[name], folder)
 
             def rate(workload: str = name, where: Path = folder) -> float:
-                return figures(workload, "fast", options.trials, options.epochs, where, "inline").later
+                return figures(WORKLOADS[workload], "fast", options.trials, options.epochs, where, "inline").later
 
             whole = [rate() for _ in range(options.repeat)]
             print(f"{name:6} {'everything':26} " + ", ".join(f"{one:,.0f}" for one in whole), flush=True)

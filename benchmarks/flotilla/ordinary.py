@@ -165,9 +165,8 @@ def prepare(work: Workload, folder: Path) -> None:
     hop.partition(data(work.kind, work.rows // VALID, 1), folder / "valid", partitions=1)
 
 
-def figures(name: str, mode: Any, trials: int, most: int, folder: Path, backend: str = "local") -> Figures:
+def figures(work: Workload, mode: Any, trials: int, most: int, folder: Path, backend: str = "local") -> Figures:
     """Train in one mode, for a number of epochs at most; return samples per second, and seconds."""
-    work = WORKLOADS[name]
     alone = mode == "off"
     count, epochs = (min(work.some, trials), work.fewer) if alone else (trials, min(work.epochs, most))
     task = work.task()
@@ -181,7 +180,7 @@ def figures(name: str, mode: Any, trials: int, most: int, folder: Path, backend:
         metric="loss",
         mode="min",
         batch_size=work.batch_size,
-        name=f"{name}-{mode}",
+        name=f"run-{mode}",
         workers=1,
         backend=backend,
         run_options=hop.RunOptions(policy="longest-remaining"),
@@ -190,7 +189,7 @@ def figures(name: str, mode: Any, trials: int, most: int, folder: Path, backend:
     called = time.time()
     results = experiment.fit(quiet=True)
     failed = [trial for trial in results.trials if trial.state.value != "completed"]
-    assert not failed, failed[0].error
+    assert not failed, f"{len(failed)} of {count} trials failed, the first: {failed[0].error}"
     lines = [line for log in results.folder.logs.glob("*.log") for line in log.read_text().splitlines()]
     for line in dict.fromkeys(line for line in lines if line.startswith("hopfleet:")):
         print(f"  {line}", flush=True)
@@ -224,28 +223,30 @@ def _next_partition(one: Span, other: Span) -> bool:
     return one.work is other.work is Work.TRAIN and one.epoch == other.epoch
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(WORKLOADS))
+def main(workloads: Mapping[str, Workload] = WORKLOADS, text: str | None = __doc__) -> None:
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(workloads))
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=1000, help="together, at most")
     parser.add_argument("--modes", nargs="*", default=["off", "exact", "fast"])
     options = parser.parse_args()
     for name in options.names:
-        work = WORKLOADS[name]
+        work = workloads[name]
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             os.environ["HOPFLEET_HOME"] = str(folder / "home")
             prepare(work, folder)
-            off = 0.0
+            off = exact = 0.0
             for mode in options.modes:
                 try:
-                    found = figures(name, mode, options.trials, options.epochs, folder)
+                    found = figures(work, mode, options.trials, options.epochs, folder)
                 except Exception as error:
                     print(f"{name:7} {mode:6} failed: {error!r}", flush=True)
                     continue
                 off = found.rate if mode == "off" else off
+                exact = found.rate if mode == "exact" else exact
                 times = f"{found.rate / off:.2f} x off, later {found.later / off:.2f} x; " if off else ""
+                times += f"{found.rate / exact:.2f} x exact; " if exact and mode == "fast" else ""
                 print(
                     f"{name:7} {mode:6} {found.rate:12,.0f} samples/s, later {found.later:,.0f}; {times}"
                     f"{1e3 * found.gap:.1f} ms between units; starts after {found.start:.1f} s",

@@ -18,6 +18,7 @@ from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.capturable import CapturableUpdate, upload
 from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache, Pool
+from hopfleet.frameworks.torch.engines.host_tensors import HostTensors
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.step_log import REASON
@@ -76,6 +77,8 @@ class Capture:
     pool: Pool | None = None
     #: What computes the gradients of this and other members, before ``launch``; None if its own graphs do that.
     joint: Joint | None = None
+    #: Memory of the host that the graphs copy from.
+    reads: torch.Tensor | None = None
 
     def attach(self) -> None:
         """Let the weights have the gradients that replays fill."""
@@ -157,19 +160,20 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     generator = backend.generator(session.device)
     generator.set_state(member.random[backend.random_stream])
     values: dict[str, torch.Tensor] = {}
+    constants = HostTensors(session.device)
     graphs, pool = [], shared_pool(session, size)
     if pool is not None:
         backend.free_unused()  # the eager step before took as much memory as the capture
     for waiting in waits:
         if isinstance(member.work, Steps):
             member.work.waiting = waiting
-        graphs.append(captured_graph(session, generator, lambda: work(dict(inputs)), values, pool))
+        graphs.append(captured_graph(session, generator, lambda: work(dict(inputs)), values, pool, constants))
     if isinstance(member.work, Steps) and session.logs:  # it was not seen before the loss was called
         raise Refused(REASON)
     needed = [] if isinstance(member.work, Measures) or (whole and len(waits) == 1) else session.model.parameters()
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in needed if w.grad is not None]
     place = None if pool is None else next(pool.places)
-    return Capture(graphs, generator, values, inputs, whole, gradients, place=place, pool=pool)
+    return Capture(graphs, generator, values, inputs, whole, gradients, place=place, pool=pool, reads=constants.memory)
 
 
 def captured_graph(
@@ -178,6 +182,7 @@ def captured_graph(
     work: Callable[[], Metrics],
     values: dict[str, torch.Tensor],
     pool: Pool | None,
+    constants: contextlib.AbstractContextManager[object] | None = None,
 ) -> Graph:
     """Capture some work, which leaves its outcome in ``values``. Raises Refused if that is impossible."""
     backend, device = backend_of(session), session.device
@@ -190,6 +195,7 @@ def captured_graph(
             _fused(session),
             backend.on_stream(stream),
             capturing(graph, backend, pool),
+            contextlib.nullcontext() if constants is None else constants,
         ):
             for name, value in work().items():
                 if isinstance(value, WholeSet):

@@ -11,9 +11,10 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch._compat import TorchDispatchMode
@@ -86,7 +87,7 @@ def gradients_in_double(
     try:
         model = copy.deepcopy(session.model).double()
         parameters = dict(model.named_parameters())
-        with Drawn(draws) if draws else contextlib.nullcontext() as drawn:
+        with InDouble(), Drawn(draws) if draws else contextlib.nullcontext() as drawn:
             loss = session.hooks.loss(model, {name: _doubled(value) for name, value in batch.items()})
             grads = torch.autograd.grad(loss, [parameters[name] for name in weights])
         return list(grads) if drawn is None or drawn.complete else None
@@ -96,6 +97,26 @@ def gradients_in_double(
 
 def _doubled(value: object) -> object:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+"""Conversions to types of fewer bits."""
+
+
+class InDouble(TorchFunctionMode):
+    """A context in which code computes in double precision, also where it asks for another type."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in CASTS:
+            return args[0].double()
+        found = func(*map(_as_double, args), **{name: _as_double(value) for name, value in (kwargs or {}).items()})
+        return _doubled(found) if type(found) is torch.Tensor and not types else found
+
+
+def _as_double(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
