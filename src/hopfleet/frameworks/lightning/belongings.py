@@ -1,0 +1,236 @@
+"""What users keep in attributes besides weights: counters, lists of an epoch, metrics. It hops with the model.
+
+Values are found in the attributes of the module, its parts and its callbacks, and of objects of the user's own classes
+and metrics that they hold. Other objects stay where they are: one that ``build`` did not make is refused, because the
+next worker would not have it. Parts that libraries define keep numbers and texts alone, such as the rate of a dropout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import io
+import pickle
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.lightning.metrics import is_metric
+from hopfleet.frameworks.lightning.refusals import base_of, overrides
+from hopfleet.frameworks.state.tree import PLAIN, Tree
+from hopfleet.support.user_code import is_users
+
+MISSING = object()
+
+CONSTANTS = (torch.device, torch.dtype, Enum, PurePath, type)
+"""Types whose objects are the same if they are equal."""
+
+KINDS: Mapping[str, Any] = {
+    kind.__name__: kind for kind in (list, tuple, set, frozenset, deque, dict, OrderedDict, defaultdict, Counter)
+}
+FACTORIES: Mapping[Any, Any] = {kind.__name__: kind for kind in (list, dict, set, deque, int, float)} | {None: None}
+
+REMEDY = (
+    "keep numbers, texts, tensors, arrays and containers of them, set it to None when the step is over, or save it in "
+    "on_save_checkpoint()"
+)
+
+
+class Found(NamedTuple):
+    """A value at its place."""
+
+    #: The attributes or the container that have the value, the path to them, and the key.
+    holder: Any
+    path: str
+    key: Any
+    value: Any
+    #: The value as a version stores it; MISSING for an object that no version can store.
+    packed: Any
+    #: Changes with the value.
+    mark: object
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}.{self.key}"
+
+    @property
+    def in_list(self) -> bool:
+        """Whether the value is a member of a list, and not an attribute."""
+        return not isinstance(self.holder, dict)
+
+
+class Belongings:
+    """The belongings of one module and its callbacks."""
+
+    def __init__(self, module: Any, callbacks: Sequence[Any]) -> None:
+        parts = {f"self.{name}".rstrip("."): part for name, part in module.named_modules()}
+        self._roots = parts | {f"callback {number} {type(one).__name__}": one for number, one in enumerate(callbacks)}
+        self._usual = frozenset([*vars(torch.nn.Module()), *vars(base_of(module, "LightningModule")()), "log"])
+        #: Whether the user saves objects that cannot be packed.
+        self._saved = overrides(module, "on_save_checkpoint", "LightningModule") or any(
+            overrides(one, "state_dict", "Callback") for one in callbacks
+        )
+        found = self._found()[0]
+        self._built = {name: one._replace(packed=copy.deepcopy(one.packed)) for name, one in found.items()}
+
+    def state(self) -> Tree:
+        """Return what has changed since the module was built. Raises TaskError for what cannot travel."""
+        found = self._found()[0]
+        changed = [one for name, one in found.items() if not _same(one, self._built.get(name))]
+        gone = [one for name, one in self._built.items() if name not in found]
+        # Members of a list of objects may change, but not their number.
+        lost = [one for one in changed if one.packed is MISSING or (one.in_list and one.name not in self._built)]
+        for one in [] if self._saved else [*lost, *(one for one in gone if one.in_list)]:
+            raise TaskError(
+                f"{one.name} has another {type(one.value).__name__} than the one that build() made, which cannot hop "
+                f"with the model: {REMEDY}"
+            )
+        return {
+            "values": [[one.path, _packed(one.key), one.packed] for one in changed if one.packed is not MISSING],
+            "gone": [one.name for one in gone],
+        }
+
+    def restore(self, state: Tree) -> None:
+        """Bring back what ``state`` returned; all else becomes what it was when the module was built."""
+        saved = {f"{path}.{_unpacked(key)}" for path, key, _ in state["values"]}
+        self._put({name: one for name, one in self._built.items() if name not in state["gone"]}, keep=saved)
+        holders = self._found()[1]
+        for path, key, packed in state["values"]:
+            if path not in holders:
+                raise TaskError(f"build() returned a module without {path}, which the saved version has")
+            holders[path][_unpacked(key)] = _unpacked(packed)
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Undo what an evaluation changes. Raises TaskError for a value that it accumulates.
+
+        A tensor or object that takes the place of another one only passes values on within a step.
+        """
+        before = self._found()[0]
+        yield
+        now = self._found()[0]
+        self._put(before)
+        for name in [*before, *(name for name in now if name not in before)]:
+            one, other = now.get(name), before.get(name)
+            if one is None or other is None or not (_same(one, other) or _passes(one.value, other.value)):
+                raise TaskError(
+                    f"validation_step() changes {name}: partitions of the validation data are evaluated apart, on any "
+                    "worker, so that nothing can be accumulated; log values or metrics with self.log()"
+                )
+
+    def _put(self, wanted: Mapping[str, Found], keep: set[str] | frozenset[str] = frozenset()) -> None:
+        """Put values in their places, and remove others, except for some names."""
+        now = self._found()[0]
+        for name, one in now.items():
+            if name not in wanted and name not in keep and isinstance(one.holder, dict):
+                del one.holder[one.key]
+        for name, one in wanted.items():
+            if name not in keep and not _same(now.get(name), one) and not isinstance(one.holder, tuple):
+                keeps = one.packed is MISSING or torch.is_tensor(one.packed)
+                one.holder[one.key] = one.value if keeps else _unpacked(one.packed)
+
+    def _found(self) -> tuple[dict[str, Found], dict[str, Any]]:
+        """Return the values by name, and what holds values by path."""
+        found: dict[str, Found] = {}
+        holders: dict[str, Any] = {}
+        seen = {id(root) for root in self._roots.values()}
+
+        def visit(path: str, holder: Any, own: bool, usual: frozenset[str] = frozenset()) -> None:
+            holders[path] = holder
+            for key, value in list(holder.items() if isinstance(holder, Mapping) else enumerate(holder)):
+                packed = _packed(value) if own else value if type(value) in PLAIN else MISSING
+                if (packed is MISSING and not own) or (isinstance(key, str) and key in usual):
+                    continue
+                one = Found(holder, path, key, value, packed, None if packed is MISSING else _mark(value))
+                found[one.name] = one
+                if packed is not MISSING or id(value) in seen:
+                    continue
+                seen.add(id(value))
+                if type(value) in (list, tuple, dict, OrderedDict, defaultdict):
+                    visit(one.name, value, own)
+                elif is_metric(value) or (_own(value) and not isinstance(value, torch.nn.Module)):
+                    visit(one.name, vars(value), own, self._usual)
+
+        for path, root in self._roots.items():
+            visit(path, vars(root), _own(root) or is_metric(root), self._usual)
+        return found, holders
+
+
+def _own(value: Any) -> bool:
+    return is_users(type(value)) and hasattr(value, "__dict__") and not isinstance(value, type)
+
+
+def _same(one: Found | None, other: Found | None) -> bool:
+    if one is None or other is None:
+        return False
+    if one.packed is MISSING or other.packed is MISSING:
+        equal = isinstance(one.value, CONSTANTS) and one.value == other.value
+        return one.value is other.value or equal
+    return one.mark == other.mark
+
+
+def _passes(one: Any, other: Any) -> bool:
+    """Whether an object has taken the place of another one of its type."""
+    return type(one) is type(other) and one is not other and (torch.is_tensor(one) or _packed(one) is MISSING)
+
+
+class _Marks(pickle.Pickler):
+    """Writes what differs if a value has changed: tensors by their memory and the writes to it."""
+
+    def persistent_id(self, value: Any) -> Any:
+        if not torch.is_tensor(value):
+            return None
+        return value.data_ptr(), tuple(value.shape), id(value) if value.is_inference() else value._version
+
+
+def _mark(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Marks(buffer, protocol=5).dump(value)
+    return hashlib.blake2b(buffer.getbuffer()).digest()
+
+
+def _packed(value: Any) -> Any:
+    """Return a value in types that versions store, containers as lists with their names; MISSING if that fails."""
+    kind = type(value)
+    if kind in PLAIN or kind in (bytes, complex):
+        return value
+    if kind is torch.Tensor:
+        return value.detach() if value.layout is torch.strided and not value.is_quantized else MISSING
+    if isinstance(value, np.ndarray | np.generic):
+        try:
+            return ["numpy", isinstance(value, np.generic), torch.from_numpy(np.array(value))]
+        except (TypeError, ValueError):
+            return MISSING
+    if KINDS.get(kind.__name__) is not kind:
+        return MISSING
+    about: Any = getattr(value, "maxlen", None)
+    if kind is defaultdict:
+        about = next((name for name, made in FACTORIES.items() if made is value.default_factory), MISSING)
+    pairs = isinstance(value, dict)
+    members = value.items() if pairs else sorted(value, key=repr) if kind in (set, frozenset) else value
+    items = [[_packed(part) for part in each] for each in members] if pairs else [_packed(each) for each in members]
+    unknown = any(each is MISSING for item in items for each in (item if pairs else [item]))
+    return MISSING if unknown or about is MISSING else [kind.__name__, about, items]
+
+
+def _unpacked(packed: Any) -> Any:
+    if not isinstance(packed, list):
+        return packed.clone() if torch.is_tensor(packed) else packed
+    name, about, content = packed
+    if name == "numpy":
+        array = content.cpu().numpy().copy()
+        return array[()] if about else array
+    kind = KINDS[name]
+    if name == "deque":
+        return deque(map(_unpacked, content), about)
+    if not issubclass(kind, dict):
+        return kind(map(_unpacked, content))
+    pairs = {_unpacked(key): _unpacked(value) for key, value in content}
+    return defaultdict(FACTORIES[about], pairs) if kind is defaultdict else kind(pairs)
