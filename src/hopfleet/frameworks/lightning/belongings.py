@@ -77,7 +77,7 @@ class Belongings:
         self._saved = overrides(module, "on_save_checkpoint", "LightningModule") or any(
             overrides(one, "state_dict", "Callback") for one in callbacks
         )
-        found = self._found()[0]
+        found, self._holders = self._found()
         self._built = {name: one._replace(packed=copy.deepcopy(one.packed)) for name, one in found.items()}
 
     def state(self) -> Tree:
@@ -87,13 +87,16 @@ class Belongings:
         gone = [one for name, one in self._built.items() if name not in found]
         # Members of a list of objects may change, but not their number.
         lost = [one for one in changed if one.packed is MISSING or (one.in_list and one.name not in self._built)]
-        for one in [] if self._saved else [*lost, *(one for one in gone if one.in_list)]:
+        fewer = [one for one in gone if one.in_list and found[one.path].packed is MISSING]
+        for one in [] if self._saved else [*lost, *fewer]:
             raise TaskError(
                 f"{one.name} has another {type(one.value).__name__} than the one that build() made, which cannot hop "
                 f"with the model: {REMEDY}"
             )
+        left = {one.name for one in lost}
+        kept = [one for one in changed if one.name not in left and one.path in self._holders]
         return {
-            "values": [[one.path, _packed(one.key), one.packed] for one in changed if one.packed is not MISSING],
+            "values": [[one.path, _packed(one.key), one.packed] for one in kept],
             "gone": [one.name for one in gone],
         }
 

@@ -280,9 +280,7 @@ class Loop:
     def _end_epoch(self, epoch: int) -> None:
         """Let the remaining batches of the epoch pass. Gradients that wait are dropped, as a Trainer does."""
         if self.automatic and self._live.options.ema is not None:
-            raise TaskError(
-                "on_train_batch_start() returned -1: batches without updates would count in ema; leave one out"
-            )
+            raise TaskError("on_train_batch_start() returned -1: must not be used with ema, which counts all batches")
         counters = self._live.counters
         counters["ended"] = epoch
         counters["batches"] = counters.get("batches", 0) // self.accumulate_grad_batches * self.accumulate_grad_batches
