@@ -14,7 +14,18 @@ import torch
 import hopfleet as hop
 from hopfleet.errors import TaskError
 from hopfleet.testing.frameworks import BATCH, ROWS, _Batches
-from tests.helpers.lightning_tasks import Counts, Net, assert_same, data, fitted, hopped, lightning, opened, unit
+from tests.helpers.lightning_tasks import (
+    Counts,
+    Net,
+    assert_same,
+    data,
+    fitted,
+    hopped,
+    lightning,
+    loader,
+    opened,
+    unit,
+)
 
 torchmetrics = pytest.importorskip("torchmetrics")
 
@@ -59,14 +70,15 @@ def test_a_trial_that_hops_after_each_unit_has_the_bits_of_a_trainer(
     kind: Any, accumulate: int, schedule: str, tmp_path: Path
 ) -> None:
     task, config = task_of(kind, Counts, accumulate=accumulate), {**CONFIG, "schedule": schedule}
+    task.clip_norm = 0.5
     session, _ = hopped(task, config, tmp_path)
-    assert_same(fitted(task, config, tmp_path, accumulate_grad_batches=accumulate), session)
+    assert_same(fitted(task, config, tmp_path, accumulate_grad_batches=accumulate, gradient_clip_val=0.5), session)
 
 
 def test_gradients_that_wait_are_applied_at_the_end_of_a_partition(tmp_path: Path) -> None:
     task = task_of(Net, Counts, accumulate=3)  # of 4 batches: one waits in each partition
     session, _ = hopped(task, CONFIG, tmp_path, starts=(0, 0))
-    by_partition = fitted(task, CONFIG, tmp_path, rows=32, max_epochs=4, accumulate_grad_batches=3)
+    by_partition = fitted(task, CONFIG, tmp_path, batches=loader(32), max_epochs=4, accumulate_grad_batches=3)
     for name, value in by_partition.lightning_module.state_dict().items():
         assert torch.equal(value, session.model.state_dict()[name]), name
     assert by_partition.global_step == session.loop.global_step == 4 * 2

@@ -117,11 +117,13 @@ class Loader(torch.utils.data.Dataset):
         return tuple(torch.from_numpy(column)[row] for column in data().values())
 
 
-def fitted(task: Any, config: Mapping[str, Any], folder: Path, rows: int = ROWS, **options: Any) -> Any:
-    """Train the module of a task with a Trainer, on rows in their order; return the Trainer."""
+def fitted(
+    task: Any, config: Mapping[str, Any], folder: Path, *, seed: int = 7, batches: Any = None, **options: Any
+) -> Any:
+    """Train the module of a task with a Trainer, by default on all rows in their order; return the Trainer."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     module = task.build(config)
     trainer = lightning.Trainer(
         logger=False,
@@ -133,13 +135,15 @@ def fitted(task: Any, config: Mapping[str, Any], folder: Path, rows: int = ROWS,
         default_root_dir=folder,
         **{"max_epochs": 2, **options},
     )
-    state = torch.get_rng_state()
-    some = torch.utils.data.Subset(Loader(), range(rows))
-    loader = torch.utils.data.DataLoader(some, batch_size=BATCH, generator=torch.Generator())
-    torch.set_rng_state(state)
-    trainer.fit(module, loader)
+    trainer.fit(module, loader() if batches is None else batches)
     torch.set_num_threads(threads)
     return trainer
+
+
+def loader(rows: int = ROWS) -> Any:
+    """Return the first rows in batches, in their order; nothing is drawn from the generator of the process."""
+    some = torch.utils.data.Subset(Loader(), range(rows))
+    return torch.utils.data.DataLoader(some, batch_size=BATCH, generator=torch.Generator())
 
 
 def hopped(task: Any, config: Mapping[str, Any], folder: Path, starts: tuple[int, ...] = (0, 32)) -> tuple[Any, Any]:

@@ -187,10 +187,11 @@ def _passes(one: Any, other: Any) -> bool:
 class _Marks(pickle.Pickler):
     """Writes what differs if a value has changed: tensors by their memory and the writes to it."""
 
-    def persistent_id(self, value: Any) -> Any:
+    def reducer_override(self, value: Any) -> Any:
         if not torch.is_tensor(value):
-            return None
-        return value.data_ptr(), tuple(value.shape), id(value) if value.is_inference() else value._version
+            return NotImplemented
+        writes = id(value) if value.is_inference() else value._version
+        return str, (f"{value.data_ptr()} {tuple(value.shape)} {writes}",)
 
 
 def _mark(value: Any) -> bytes:
