@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -108,6 +111,11 @@ class Accumulates(Net):
         self.error, self.shown = torchmetrics.MeanSquaredError(), torchmetrics.MeanAbsoluteError()
         self.meters = {"one": Meter(), "many": [Meter(), 0]}
         self.epochs: list[Any] = []
+        self.streams = [np.random.default_rng(0), np.random.RandomState(0), random.Random(0), torch.Generator()]
+
+    def drawn(self) -> list[float]:
+        numpy, old, plain, own = self.streams
+        return [numpy.random(), old.rand(), plain.random(), torch.rand((), generator=own).item()]
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         made = self.net(batch[0])[:, 0]
@@ -126,7 +134,11 @@ class Accumulates(Net):
         self.meters["many"][0].add(self.rows)
         self.meters["many"][1] += 1
         self.net[2].p = 0.3 / (1 + self.rows)
+        self.drawn()
         return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log_dict(dict(zip("abcd", self.drawn(), strict=True)))
 
     def on_train_epoch_end(self) -> None:
         assert self.rows % ROWS == 0 and len(self.seen) == ROWS // BATCH
@@ -134,6 +146,7 @@ class Accumulates(Net):
         self.log("error", self.error)
         meters = [(each.total, list(each.values)) for each in (self.meters["one"], self.meters["many"][0])]
         whole = (self.rows, self.total.item(), self.array.tolist(), type(self.last).__name__, float(self.last))
+        whole = (*whole, self.drawn())
         self.epochs.append([dict(self.by_kind), *whole, sorted(self._private["a"]), meters, self.meters["many"][1]])
         self.seen.clear()
         self.by_kind.clear()
@@ -160,6 +173,8 @@ def test_what_a_module_keeps_over_an_epoch_hops_along(tmp_path: Path) -> None:
     trainer = fitted(task, CONFIG, tmp_path)
     assert session.model.epochs == trainer.lightning_module.epochs and len(session.model.epochs) == 2
     assert type(session.model.by_kind) is defaultdict and session.model.meters["one"].values.maxlen == 3
+    found = [session.evaluate(_Batches(session, data()), seed=0) for _ in range(2)]
+    assert found[0] == found[1] and session.model.drawn() == trainer.lightning_module.drawn()
     assert session.model.net[2].p == trainer.lightning_module.net[2].p
     for name in ("own", "error", "shown", "heard"):
         assert sums[f"train_{name}"].mean == trainer.callback_metrics[name].item(), name
@@ -270,3 +285,47 @@ def test_nothing_can_be_accumulated_over_a_validation(step: Any, name: str) -> N
     kept, last = session.model.object, session.model.last
     session.evaluate(_Batches(session, data()), seed=0)
     assert session.model.object is kept and session.model.last is last and session.model.metric.update_count == 0
+
+
+def test_training_steps_that_stand_for_a_validation_change_nothing(tmp_path: Path) -> None:
+    class Only(Net):
+        validation_step = lightning.LightningModule.validation_step
+
+        def __init__(self, **config: Any) -> None:
+            super().__init__(**config)
+            self.rows, self.parts = 0, [1]
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.rows += len(batch[0])
+            self.parts.append(self.rows)
+            return super().training_step(batch, batch_idx)
+
+    session = opened(task_of(Only), CONFIG)
+    assert session.evaluate(_Batches(session, data()), seed=0).keys() == {"loss"}
+    assert session.model.rows == 0 and session.model.parts == [1]
+
+
+def test_modules_of_installed_packages_keep_their_attributes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("installed.parts", "installed.models"):
+        module = ModuleType(name)
+        module.__file__ = f"/lib/site-packages/{name.replace('.', '/')}.py"
+        monkeypatch.setitem(sys.modules, name, module)
+    held = type("Held", (), {"__module__": "installed.parts", "count": 0})
+
+    def counts(self: Any, batch: Any, batch_idx: int) -> Any:
+        self.held.count += 1
+        self.list.append(self.net[2].other)
+        self.net[2].other += 1
+        return Net.training_step(self, batch, batch_idx)
+
+    def init(self: Any, **config: Any) -> None:
+        Net.__init__(self, **config)
+        self.held, self.list, self.net[2].other = held(), [], 0
+        self.held.count = 1
+
+    kind = type("Installed", (Net,), {"__module__": "installed.models", "training_step": counts, "__init__": init})
+    session, _ = hopped(task_of(kind), CONFIG, tmp_path)
+    batches = 2 * ROWS // BATCH
+    assert session.model.held.count == 1 + batches and session.model.list == list(range(batches))

@@ -185,6 +185,8 @@ def test_options_that_need_an_update_of_each_batch(kind: Any, options: dict[str,
         ({"value": "text", "reduce_fx": "sum"}, "self.log('a', ...): must be one number, got 'text'"),
         ({"hook": "on_train_epoch_end", "on_step": True}, "self.log('a', on_step=True, on_epoch=None) in on_train_epo"),
         ({"hook": "on_train_epoch_end", "name": "train_loss"}, "on_train_epoch_end() and a step log it; use another"),
+        ({"hook": "on_fit_start"}, "self.log('a', ...): must be called in a step, or in a hook of a batch or an epoch"),
+        ({"hook": "configure_optimizers"}, "self.log('a', ...): must be called in a step, or in a hook of a batch or"),
         ({"metric": True, "on_epoch": True}, "the module does not have it; assign the metric to an attribute of it"),
     ],
 )
@@ -201,8 +203,8 @@ def test_arguments_of_log_that_a_trainer_refuses_too(log: dict[str, Any], words:
     def logs(self: Any, *arguments: Any) -> Any:
         self.log(name, value, **log)
 
-    session = opened(task_of(type("Wrong", (Net,), {hook: logs})), CONFIG)
     with pytest.raises(TaskError) as caught:
+        session = opened(task_of(type("Wrong", (Net,), {hook: logs})), CONFIG)
         session.evaluate(_Batches(session, data()), seed=0) if validates else unit(session)
     assert words in str(caught.value)
 
@@ -243,6 +245,13 @@ def test_loaders_that_do_more_are_refused(hook: str, options: dict[str, Any], wo
 
 @pytest.mark.parametrize("base", [lightning.LightningDataModule, Net])
 def test_loaders_of_all_rows_are_taken(base: Any) -> None:
+    class Streamed(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(Loader())
+
+    stream = Streamed()
+    given = type("Data", (lightning.LightningDataModule,), {"train_dataloader": lambda self: DataLoader(stream)})
+    assert hop.LightningTask.data(given()) == {"train": stream}
     rows = Subset(Loader(), range(8))
     loaders = {"train_dataloader": lambda self: DataLoader(rows, batch_size=3, shuffle=True, num_workers=1)}
     made = type("Data", (base,), loaders)

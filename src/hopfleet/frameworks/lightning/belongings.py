@@ -1,8 +1,9 @@
 """What users keep in attributes besides weights: counters, lists of an epoch, metrics. It hops with the model.
 
-Values are found in the attributes of the module, its parts and its callbacks, and of objects of the user's own classes
-and metrics that they hold. Other objects stay where they are: one that ``build`` did not make is refused, because the
-next worker would not have it. Parts that libraries define keep numbers and texts alone, such as the rate of a dropout.
+Values are found in the attributes of the module, its parts and its callbacks, and of objects of the user's own classes,
+metrics and generators of random numbers that they hold. Other objects stay where they are: one that ``build`` did not
+make is refused, because the next worker would not have it. Parts that libraries define keep numbers and texts alone,
+such as the rate of a dropout.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import copy
 import hashlib
 import io
 import pickle
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -23,7 +25,7 @@ import torch
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.lightning.metrics import is_metric
-from hopfleet.frameworks.lightning.refusals import base_of, overrides
+from hopfleet.frameworks.lightning.refusals import PACKAGES, base_of, overrides
 from hopfleet.frameworks.state.tree import PLAIN, Tree
 from hopfleet.support.user_code import is_users
 
@@ -31,6 +33,8 @@ MISSING = object()
 
 CONSTANTS = (torch.device, torch.dtype, Enum, PurePath, type)
 """Types whose objects are the same if they are equal."""
+
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 KINDS: Mapping[str, Any] = {
     kind.__name__: kind for kind in (list, tuple, set, frozenset, deque, dict, OrderedDict, defaultdict, Counter)
@@ -41,6 +45,26 @@ REMEDY = (
     "keep numbers, texts, tensors, arrays and containers of them, set it to None when the step is over, or save it in "
     "on_save_checkpoint()"
 )
+
+
+class Stream(dict[str, Any]):
+    """The state of a generator of random numbers, as something that holds a value."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        legacy = {"legacy": False} if isinstance(generator, np.random.RandomState) else {}
+        if isinstance(generator, np.random.Generator):
+            super().__init__(state=generator.bit_generator.state)
+        else:
+            read = getattr(generator, "get_state", None) or generator.getstate
+            super().__init__(state=read(**legacy))
+
+    def __setitem__(self, key: str, state: Any) -> None:
+        if isinstance(self._generator, np.random.Generator):
+            self._generator.bit_generator.state = state
+        else:
+            write = getattr(self._generator, "set_state", None) or self._generator.setstate
+            write(state)
 
 
 class Found(NamedTuple):
@@ -55,6 +79,8 @@ class Found(NamedTuple):
     packed: Any
     #: Changes with the value.
     mark: object
+    #: Whether the user's own code has put it there.
+    own: bool
 
     @property
     def name(self) -> str:
@@ -72,6 +98,9 @@ class Belongings:
     def __init__(self, module: Any, callbacks: Sequence[Any]) -> None:
         parts = {f"self.{name}".rstrip("."): part for name, part in module.named_modules()}
         self._roots = parts | {f"callback {number} {type(one).__name__}": one for number, one in enumerate(callbacks)}
+        #: The packages of the user's modules and callbacks, which may be installed.
+        bases = [root for root in self._roots.values() if base_of(root, "LightningModule") or base_of(root, "Callback")]
+        self._packages = {_package(type(root)) for root in bases} - {*PACKAGES}
         self._usual = frozenset([*vars(torch.nn.Module()), *vars(base_of(module, "LightningModule")()), "log"])
         #: Whether the user saves objects that cannot be packed.
         self._saved = overrides(module, "on_save_checkpoint", "LightningModule") or any(
@@ -111,28 +140,29 @@ class Belongings:
             holders[path][_unpacked(key)] = _unpacked(packed)
 
     @contextlib.contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Undo what an evaluation changes. Raises TaskError for a value that it accumulates.
+    def unchanged(self, *, strict: bool) -> Iterator[None]:
+        """Undo what an evaluation changes. If it is ``strict``, raise TaskError for a value that it accumulates.
 
         A tensor or object that takes the place of another one only passes values on within a step.
         """
-        before = self._found()[0]
+        before = {name: one for name, one in self._found()[0].items() if one.own}
         yield
-        now = self._found()[0]
+        now = {name: one for name, one in self._found()[0].items() if one.own}
         self._put(before)
-        for name in [*before, *(name for name in now if name not in before)]:
+        for name in {**before, **now} if strict else ():
             one, other = now.get(name), before.get(name)
-            if one is None or other is None or not (_same(one, other) or _passes(one.value, other.value)):
+            if one is None or other is None or not (_same(one, other) or _passes(one, other)):
                 raise TaskError(
                     f"validation_step() changes {name}: partitions of the validation data are evaluated apart, on any "
-                    "worker, so that nothing can be accumulated; log values or metrics with self.log()"
+                    "worker, so that nothing can be accumulated; log values or metrics with self.log(), and change "
+                    "attributes only if self.training"
                 )
 
     def _put(self, wanted: Mapping[str, Found], keep: set[str] | frozenset[str] = frozenset()) -> None:
         """Put values in their places, and remove others, except for some names."""
         now = self._found()[0]
         for name, one in now.items():
-            if name not in wanted and name not in keep and isinstance(one.holder, dict):
+            if name not in wanted and name not in keep and one.own and not one.in_list:
                 del one.holder[one.key]
         for name, one in wanted.items():
             if name not in keep and not _same(now.get(name), one) and not isinstance(one.holder, tuple):
@@ -151,23 +181,31 @@ class Belongings:
                 packed = _packed(value) if own else value if type(value) in PLAIN else MISSING
                 if (packed is MISSING and not own) or (isinstance(key, str) and key in usual):
                     continue
-                one = Found(holder, path, key, value, packed, None if packed is MISSING else _mark(value))
+                one = Found(holder, path, key, value, packed, None if packed is MISSING else _mark(value), own)
                 found[one.name] = one
                 if packed is not MISSING or id(value) in seen:
                     continue
                 seen.add(id(value))
                 if type(value) in (list, tuple, dict, OrderedDict, defaultdict):
                     visit(one.name, value, own)
-                elif is_metric(value) or (_own(value) and not isinstance(value, torch.nn.Module)):
+                elif isinstance(value, GENERATORS):
+                    visit(one.name, Stream(value), own)
+                elif is_metric(value) or (self._own(value) and not isinstance(value, torch.nn.Module)):
                     visit(one.name, vars(value), own, self._usual)
 
         for path, root in self._roots.items():
-            visit(path, vars(root), _own(root) or is_metric(root), self._usual)
+            visit(path, vars(root), self._own(root), self._usual)
         return found, holders
 
+    def _own(self, value: Any) -> bool:
+        """Whether the attributes of an object are the user's own, or a metric's."""
+        if isinstance(value, type) or not hasattr(value, "__dict__"):
+            return False
+        return is_metric(value) or is_users(type(value)) or _package(type(value)) in self._packages
 
-def _own(value: Any) -> bool:
-    return is_users(type(value)) and hasattr(value, "__dict__") and not isinstance(value, type)
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 def _same(one: Found | None, other: Found | None) -> bool:
@@ -179,9 +217,11 @@ def _same(one: Found | None, other: Found | None) -> bool:
     return one.mark == other.mark
 
 
-def _passes(one: Any, other: Any) -> bool:
-    """Whether an object has taken the place of another one of its type."""
-    return type(one) is type(other) and one is not other and (torch.is_tensor(one) or _packed(one) is MISSING)
+def _passes(one: Found, other: Found) -> bool:
+    """Whether an object has taken the place of another one of its type, or a generator has drawn a number."""
+    if one.value is other.value or type(one.value) is not type(other.value):
+        return False
+    return isinstance(one.holder, Stream) or torch.is_tensor(one.value) or one.packed is MISSING
 
 
 class _Marks(pickle.Pickler):

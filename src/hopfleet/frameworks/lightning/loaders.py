@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, default_collate
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.lightning.refusals import overrides
@@ -60,9 +60,8 @@ def _refusal(loader: Any) -> str:
             f"sampler=RandomSampler(replacement={sampler.replacement}, num_samples={sampler.num_samples}): each epoch "
             f"takes all {len(loader.dataset)} rows once, in an order of its own; {REPEATS}"
         )
-    if sampler is not None and type(sampler) not in (RandomSampler, SequentialSampler):
-        if not hasattr(loader.dataset, "__getitem__"):
-            return ""  # a stream of rows, whose sampler counts batches
+    streams = isinstance(loader.dataset, IterableDataset)  # its sampler only counts
+    if not streams and sampler is not None and type(sampler) not in (RandomSampler, SequentialSampler):
         return (
             f"sampler={type(sampler).__name__}: each epoch takes all rows once, in an order of its own; to take some "
             f"rows, pass torch.utils.data.Subset(dataset, rows) to the loader; otherwise {REPEATS}"

@@ -50,6 +50,8 @@ class Asked(NamedTuple):
 
     def reduction(self, name: str, hook: str) -> str:
         """Return the name of the reduction. Raises TaskError for arguments that a Trainer refuses, too."""
+        if hook in ("", "on_fit_start"):
+            raise TaskError(f"self.log({name!r}, ...): must be called in a step, or in a hook of a batch or an epoch")
         if hook in ONCE and (self.on_step or self.on_epoch is False):
             raise TaskError(
                 f"self.log({name!r}, on_step={self.on_step}, on_epoch={self.on_epoch}) in {hook}(): there is no step; "

@@ -11,6 +11,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batches
 from hopfleet.frameworks.lightning.belongings import Belongings
 from hopfleet.frameworks.lightning.loop import Logged, Loop
+from hopfleet.frameworks.lightning.refusals import overrides
 from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import summed
@@ -57,7 +58,8 @@ class LightningSession(TorchSession):
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         self.loop.begin_evaluation()
-        with super().averaged(), self.belongings.unchanged():
+        validates = overrides(self.model, "validation_step", "LightningModule")
+        with super().averaged(), self.belongings.unchanged(strict=validates):
             yield
 
     def extra_state(self) -> Any:
