@@ -187,12 +187,13 @@ def test_a_version_that_is_loaded_takes_later_values_back(tmp_path: Path) -> Non
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             if self.global_step == 8:
                 self.late, self.epochs_seen, self.net[0].told = [1], 5, torch.ones(1)
+                self.tensor += 1
                 del self.early
             return super().training_step(batch, batch_idx)
 
         def __init__(self, **config: Any) -> None:
             super().__init__(**config)
-            self.early = ["kept"]
+            self.early, self.tensor = ["kept"], torch.zeros(1)
 
     session = opened(task_of(Late), CONFIG)
     unit(session)
@@ -203,7 +204,8 @@ def test_a_version_that_is_loaded_takes_later_values_back(tmp_path: Path) -> Non
     fresh.load(tmp_path / "late")
     assert fresh.model.late == [1] and not hasattr(fresh.model, "early")
     fresh.load(tmp_path / "early")
-    assert not hasattr(fresh.model, "late") and fresh.model.early == ["kept"] and fresh.model.epochs_seen == 1
+    assert not hasattr(fresh.model, "late") and fresh.model.early == ["kept"]
+    assert fresh.model.tensor == 0 and fresh.model.epochs_seen == 1
 
 
 class Own:
@@ -218,9 +220,10 @@ class Own:
         (lambda self: self.kept.append(Own()), "self.kept.2 has another Own"),
         (lambda self: setattr(self, "rule", lambda: 1), "self.rule has another function"),
         (lambda self: self.kept.append(2), "self.kept.2 has another int"),
+        (lambda self: self.own.append(2), "self.own.1 has another int"),
         (lambda self: self.kept.pop(), "self.kept.1 has another Own"),
     ],
-    ids=["attribute", "member", "function", "number", "gone"],
+    ids=["attribute", "member", "function", "number", "own", "gone"],
 )
 @pytest.mark.parametrize("saves", [False, True])
 def test_an_object_that_cannot_hop_is_refused(step: Any, words: str, saves: bool, tmp_path: Path) -> None:
@@ -228,6 +231,7 @@ def test_an_object_that_cannot_hop_is_refused(step: Any, words: str, saves: bool
         def __init__(self, lr: float) -> None:
             super().__init__()
             self.net, self.kept, self.done = torch.nn.Linear(4, 1), [Own(), Own()], False
+            self.own = type("Values", (list,), {})([1])
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             if not self.done:
@@ -294,15 +298,22 @@ def test_training_steps_that_stand_for_a_validation_change_nothing(tmp_path: Pat
         def __init__(self, **config: Any) -> None:
             super().__init__(**config)
             self.rows, self.parts = 0, [1]
+            self.total, self.error = torch.zeros(()), torchmetrics.MeanSquaredError()
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             self.rows += len(batch[0])
             self.parts.append(self.rows)
+            self.total += 1
+            self.error.update(batch[0], batch[0] + 1)
             return super().training_step(batch, batch_idx)
 
     session = opened(task_of(Only), CONFIG)
+    session.save(tmp_path / "before")
     assert session.evaluate(_Batches(session, data()), seed=0).keys() == {"loss"}
-    assert session.model.rows == 0 and session.model.parts == [1]
+    kept = session.model
+    assert kept.rows == kept.total == kept.error.total == kept.error.update_count == 0 and kept.parts == [1]
+    session.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
 
 
 def test_modules_of_installed_packages_keep_their_attributes_too(

@@ -9,7 +9,6 @@ such as the rate of a dropout.
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import io
 import pickle
@@ -107,16 +106,16 @@ class Belongings:
             overrides(one, "state_dict", "Callback") for one in callbacks
         )
         found, self._holders = self._found()
-        self._built = {name: one._replace(packed=copy.deepcopy(one.packed)) for name, one in found.items()}
+        self._built = _copied(found)
 
     def state(self) -> Tree:
         """Return what has changed since the module was built. Raises TaskError for what cannot travel."""
         found = self._found()[0]
-        changed = [one for name, one in found.items() if not _same(one, self._built.get(name))]
+        changed = [one for name, one in found.items() if not _equal(one, self._built.get(name))]
         gone = [one for name, one in self._built.items() if name not in found]
         # Members of a list of objects may change, but not their number.
         lost = [one for one in changed if one.packed is MISSING or (one.in_list and one.name not in self._built)]
-        fewer = [one for one in gone if one.in_list and found[one.path].packed is MISSING]
+        fewer = [one for one in gone if one.in_list and one.path in found and found[one.path].packed is MISSING]
         for one in [] if self._saved else [*lost, *fewer]:
             raise TaskError(
                 f"{one.name} has another {type(one.value).__name__} than the one that build() made, which cannot hop "
@@ -145,10 +144,13 @@ class Belongings:
 
         A tensor or object that takes the place of another one only passes values on within a step.
         """
-        before = {name: one for name, one in self._found()[0].items() if one.own}
+        # A tensor that is changed in place has lost its value, unless there is a copy.
+        found = self._found(own=True)[0]
+        before = found if strict else _copied(found)
         yield
-        now = {name: one for name, one in self._found()[0].items() if one.own}
-        self._put(before)
+        now = self._found(own=True)[0]
+        if before.keys() != now.keys() or not all(_same(one, now[name]) for name, one in before.items()):
+            self._put(before)
         for name in {**before, **now} if strict else ():
             one, other = now.get(name), before.get(name)
             if one is None or other is None or not (_same(one, other) or _passes(one, other)):
@@ -166,11 +168,11 @@ class Belongings:
                 del one.holder[one.key]
         for name, one in wanted.items():
             if name not in keep and not _same(now.get(name), one) and not isinstance(one.holder, tuple):
-                keeps = one.packed is MISSING or torch.is_tensor(one.packed)
-                one.holder[one.key] = one.value if keeps else _unpacked(one.packed)
+                whole = one.packed is MISSING or (torch.is_tensor(one.value) and _mark(one.value) == one.mark)
+                one.holder[one.key] = one.value if whole else _unpacked(one.packed)
 
-    def _found(self) -> tuple[dict[str, Found], dict[str, Any]]:
-        """Return the values by name, and what holds values by path."""
+    def _found(self, *, own: bool = False) -> tuple[dict[str, Found], dict[str, Any]]:
+        """Return the values by name, or the user's own alone, and what holds values by path."""
         found: dict[str, Found] = {}
         holders: dict[str, Any] = {}
         seen = {id(root) for root in self._roots.values()}
@@ -178,15 +180,15 @@ class Belongings:
         def visit(path: str, holder: Any, own: bool, usual: frozenset[str] = frozenset()) -> None:
             holders[path] = holder
             for key, value in list(holder.items() if isinstance(holder, Mapping) else enumerate(holder)):
-                packed = _packed(value) if own else value if type(value) in PLAIN else MISSING
-                if (packed is MISSING and not own) or (isinstance(key, str) and key in usual):
+                if (not own and type(value) not in PLAIN) or (isinstance(key, str) and key in usual):
                     continue
+                packed = _packed(value)
                 one = Found(holder, path, key, value, packed, None if packed is MISSING else _mark(value), own)
                 found[one.name] = one
                 if packed is not MISSING or id(value) in seen:
                     continue
                 seen.add(id(value))
-                if type(value) in (list, tuple, dict, OrderedDict, defaultdict):
+                if isinstance(value, list | tuple | dict):
                     visit(one.name, value, own)
                 elif isinstance(value, GENERATORS):
                     visit(one.name, Stream(value), own)
@@ -194,7 +196,8 @@ class Belongings:
                     visit(one.name, vars(value), own, self._usual)
 
         for path, root in self._roots.items():
-            visit(path, vars(root), self._own(root), self._usual)
+            if (users := self._own(root)) or not own:
+                visit(path, vars(root), users, self._usual)
         return found, holders
 
     def _own(self, value: Any) -> bool:
@@ -202,6 +205,10 @@ class Belongings:
         if isinstance(value, type) or not hasattr(value, "__dict__"):
             return False
         return is_metric(value) or is_users(type(value)) or _package(type(value)) in self._packages
+
+
+def _copied(found: Mapping[str, Found]) -> dict[str, Found]:
+    return {name: one._replace(packed=_packed(_unpacked(one.packed))) for name, one in found.items()}
 
 
 def _package(kind: type) -> str:
@@ -215,6 +222,14 @@ def _same(one: Found | None, other: Found | None) -> bool:
         equal = isinstance(one.value, CONSTANTS) and one.value == other.value
         return one.value is other.value or equal
     return one.mark == other.mark
+
+
+def _equal(one: Found, other: Found | None) -> bool:
+    """Whether a value is the same, or a tensor with the same numbers as the copy of another one."""
+    mine, theirs = one.packed, None if other is None else other.packed
+    if _same(one, other) or not torch.is_tensor(mine) or not torch.is_tensor(theirs):
+        return _same(one, other)
+    return mine.device == theirs.device and mine.dtype == theirs.dtype and torch.equal(mine, theirs)
 
 
 def _passes(one: Found, other: Found) -> bool:
@@ -234,7 +249,9 @@ class _Marks(pickle.Pickler):
         return str, (f"{value.data_ptr()} {tuple(value.shape)} {writes}",)
 
 
-def _mark(value: Any) -> bytes:
+def _mark(value: Any) -> object:
+    if type(value) in PLAIN:
+        return type(value), value
     buffer = io.BytesIO()
     _Marks(buffer, protocol=5).dump(value)
     return hashlib.blake2b(buffer.getbuffer()).digest()
