@@ -340,3 +340,16 @@ def test_modules_of_installed_packages_keep_their_attributes_too(
     session, _ = hopped(task_of(kind), CONFIG, tmp_path)
     batches = 2 * ROWS // BATCH
     assert session.model.held.count == 1 + batches and session.model.list == list(range(batches))
+
+
+def test_a_configuration_that_a_module_keeps_is_not_read() -> None:
+    class Keeps(hop.LightningTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            made = Net(lr=config["lr"])
+            made.config = config
+            return made
+
+    session = opened(Keeps(), {**CONFIG, "unheard_of": 1})
+    unit(session)
+    session.evaluate(_Batches(session, data()), seed=0)
+    assert session.unused() == ("unheard_of",)

@@ -179,7 +179,8 @@ class Belongings:
 
         def visit(path: str, holder: Any, own: bool, usual: frozenset[str] = frozenset()) -> None:
             holders[path] = holder
-            for key, value in list(holder.items() if isinstance(holder, Mapping) else enumerate(holder)):
+            # A configuration notes who reads its values in a way of its own.
+            for key, value in list(dict.items(holder) if isinstance(holder, dict) else enumerate(holder)):
                 if (not own and type(value) not in PLAIN) or (isinstance(key, str) and key in usual):
                     continue
                 packed = _packed(value)

@@ -296,7 +296,10 @@ class Loop:
     def skipped(self) -> torch.Tensor:
         """Return a loss without gradients for the model: the batch leaves it as it is, while its update counts."""
         if self._live.scaler is not None:
-            raise TaskError("training_step() returned None: must return a loss with precision='fp16'")
+            raise TaskError(
+                "training_step() returned None, or on_train_batch_start() -1: must not be used with precision='fp16', "
+                "whose scale follows the gradients of each update"
+            )
         return torch.zeros((), device=self._live.device, requires_grad=True)
 
     def note_batch(self, outputs: Any, batch: Any, number: int) -> None:
