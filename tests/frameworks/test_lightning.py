@@ -14,7 +14,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
-from tests.helpers.lightning_tasks import Net, Task, assert_same, data, fitted, opened, unit
+from tests.helpers.lightning_tasks import Net, Task, assert_same, data, fitted, hopped, opened, unit
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -156,6 +156,7 @@ def test_adversaries_have_the_bits_of_a_trainer(tmp_path: Path) -> None:
 
     trainer = assert_bits_of_a_trainer(Task(), {"lr": 0.05}, tmp_path)
     assert trainer.global_step == 2 * 2 * ROWS // BATCH
+    assert_same(trainer, hopped(Task(), {"lr": 0.05}, tmp_path)[0])
 
 
 def test_modules_of_the_package_pytorch_lightning_train_as_well() -> None:

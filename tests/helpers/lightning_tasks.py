@@ -167,6 +167,11 @@ def assert_same(trainer: Any, session: Any) -> None:
     """Compare all that a Trainer and a session leave behind."""
     for name, value in trainer.lightning_module.state_dict().items():
         assert torch.equal(value, session.model.state_dict()[name]), name
+    for mine, theirs in zip(session.optimizers, trainer.optimizers, strict=True):
+        states, expected = mine.state_dict()["state"], theirs.state_dict()["state"]
+        assert states.keys() == expected.keys()
+        for number, state in expected.items():
+            assert all(torch.equal(torch.as_tensor(value), states[number][name]) for name, value in state.items())
     rates = [[group["lr"] for group in made.param_groups] for made in trainer.optimizers]
     assert rates == [[group["lr"] for group in made.param_groups] for made in session.optimizers]
     assert [each.state_dict() for each in trainer.callbacks if isinstance(each, Counts)] == [

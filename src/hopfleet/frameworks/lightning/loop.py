@@ -30,8 +30,8 @@ Logged = list[tuple[dict[str, Any], int]]
 class Strategy:
     """The part of a Trainer that manual optimization asks for."""
 
-    def __init__(self, module: Any, optimizers: Sequence[Optimizer], counters: dict[str, int]) -> None:
-        self.lightning_module, self._counters = module, counters
+    def __init__(self, module: Any, optimizers: Sequence[Optimizer], live: LiveTrial) -> None:
+        self.lightning_module, self._live = module, live
         kind = import_module(f"{package_of(module)}.core.optimizer").LightningOptimizer
         self._lightning_optimizers = [kind._to_lightning_optimizer(optimizer, self) for optimizer in optimizers]
 
@@ -46,7 +46,8 @@ class Strategy:
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], **options: Any) -> Any:
         """Let an optimizer take a step, and count it."""
-        self._counters["updates"] = self._counters.get("updates", 0) + 1
+        counters = self._live.counters
+        counters["updates"] = counters.get("updates", 0) + 1
         return optimizer.step(closure, **options)
 
 
@@ -120,7 +121,7 @@ class Loop:
         """Take over the optimizers and schedules of the module."""
         self.optimizers, self.monitors = made.optimizers, made.monitors
         self.lr_scheduler_configs = [ScheduleOfLoop(schedule) for schedule in made.schedules]
-        self.strategy = Strategy(self._module, made.optimizers, self._live.counters)
+        self.strategy = Strategy(self._module, made.optimizers, self._live)
         hook = "on_train_batch_end"
         own = overrides(self._module, hook, "LightningModule") or hook in vars(self._module)
         self._hears_ends = bool(self.callbacks) or own

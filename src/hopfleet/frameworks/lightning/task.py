@@ -38,9 +38,9 @@ class LightningTask(TorchTask[ModelT], ExampleTask[ModelT]):
     """A training task with a LightningModule. Override ``build`` and return the module.
 
     ``training_step`` and ``validation_step`` get what ``example`` makes of a batch: by default the columns ``x`` and
-    ``y``. Values that the module logs are averaged over rows: those of ``validation_step`` under their names, those of
-    ``training_step`` as ``train_<name>``. Options of a Trainer are attributes of the task: ``precision``, ``clip_norm``
-    and ``accumulate``.
+    ``y``. Values that the module logs are reduced as it asks, by default to means over rows: those of
+    ``validation_step`` under their names, those of ``training_step`` as ``train_<name>``. Options of a Trainer are
+    attributes of the task: ``precision``, ``clip_norm`` and ``accumulate``.
     """
 
     preload: Sequence[str] = (*TorchTask.preload, "hopfleet.frameworks.lightning.task")
@@ -55,7 +55,7 @@ class LightningTask(TorchTask[ModelT], ExampleTask[ModelT]):
         raise TaskError(f"{type(self).__name__}: override build(self, config) and return a LightningModule")
 
     def callbacks(self, config: Config) -> Sequence[Any]:
-        """Return callbacks of Lightning that follow the training; their ``state_dict`` hops with the model."""
+        """Return callbacks of Lightning that follow the training; what they keep hops with the model."""
         return ()
 
     @staticmethod
