@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections import defaultdict, deque
@@ -353,3 +354,23 @@ def test_a_configuration_that_a_module_keeps_is_not_read() -> None:
     unit(session)
     session.evaluate(_Batches(session, data()), seed=0)
     assert session.unused() == ("unheard_of",)
+
+
+def test_what_a_module_computes_when_it_is_needed_stays_where_it_is(tmp_path: Path) -> None:
+    class Computes(lightning.LightningModule):
+        def __init__(self, lr: float) -> None:
+            super().__init__()
+            self.net = torch.nn.Linear(4, 1)
+
+        @functools.cached_property
+        def object(self) -> Any:
+            return Own()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.net(batch[0]).mean() + self.object.count
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    session, _ = hopped(task_of(Computes), CONFIG, tmp_path)
+    assert "object" not in vars(session.model) and session.model.object.count == 0

@@ -9,6 +9,7 @@ such as the rate of a dropout.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import pickle
@@ -194,11 +195,11 @@ class Belongings:
                 elif isinstance(value, GENERATORS):
                     visit(one.name, Stream(value), own)
                 elif is_metric(value) or (self._own(value) and not isinstance(value, torch.nn.Module)):
-                    visit(one.name, vars(value), own, self._usual)
+                    visit(one.name, vars(value), own, self._usual | _cached(type(value)))
 
         for path, root in self._roots.items():
             if (users := self._own(root)) or not own:
-                visit(path, vars(root), users, self._usual)
+                visit(path, vars(root), users, self._usual | _cached(type(root)))
         return found, holders
 
     def _own(self, value: Any) -> bool:
@@ -210,6 +211,13 @@ class Belongings:
 
 def _copied(found: Mapping[str, Found]) -> dict[str, Found]:
     return {name: one._replace(packed=_packed(_unpacked(one.packed))) for name, one in found.items()}
+
+
+@functools.lru_cache(256)
+def _cached(kind: type) -> frozenset[str]:
+    """Return the attributes that a class computes when they are needed first."""
+    named = [pair for base in kind.__mro__ for pair in vars(base).items()]
+    return frozenset(name for name, value in named if isinstance(value, functools.cached_property))
 
 
 def _package(kind: type) -> str:
