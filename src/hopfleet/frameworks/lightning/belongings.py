@@ -199,7 +199,7 @@ class Belongings:
 
         for path, root in self._roots.items():
             if (users := self._own(root)) or not own:
-                visit(path, vars(root), users, self._usual | _cached(type(root)))
+                visit(path, vars(root), users, self._usual | (_cached(type(root)) if users else set()))
         return found, holders
 
     def _own(self, value: Any) -> bool:
@@ -213,7 +213,6 @@ def _copied(found: Mapping[str, Found]) -> dict[str, Found]:
     return {name: one._replace(packed=_packed(_unpacked(one.packed))) for name, one in found.items()}
 
 
-@functools.lru_cache(256)
 def _cached(kind: type) -> frozenset[str]:
     """Return the attributes that a class computes when they are needed first."""
     named = [pair for base in kind.__mro__ for pair in vars(base).items()]
