@@ -14,7 +14,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
-from tests.helpers.lightning_tasks import Counts, Loader, Net, Task, data, lightning, opened, unit
+from tests.helpers.lightning_tasks import Net, Task, assert_same, data, fitted, hopped, opened, unit
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -39,35 +39,8 @@ def assert_bits_of_a_trainer(task: Any, config: Mapping[str, Any], folder: Path,
     session = opened(task, config)
     for _ in range(2):
         unit(session)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(7)
-    module = task.build(config)
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        accelerator="cpu",
-        callbacks=task.callbacks(config),
-        default_root_dir=folder,
-        **options,
-    )
-    state = torch.get_rng_state()
-    loader = torch.utils.data.DataLoader(Loader(), batch_size=BATCH, generator=torch.Generator())
-    torch.set_rng_state(state)
-    trainer.fit(module, loader)
-    torch.set_num_threads(threads)
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, session.model.state_dict()[name]), name
-    rates = [[group["lr"] for group in made.param_groups] for made in trainer.optimizers]
-    assert rates == [[group["lr"] for group in made.param_groups] for made in session.optimizers]
-    assert [each.state_dict() for each in trainer.callbacks if isinstance(each, Counts)] == [
-        each.state_dict() for each in session.loop.callbacks
-    ]
-    assert trainer.current_epoch == session.loop.current_epoch
-    assert trainer.global_step == session.loop.global_step
+    trainer = fitted(task, config, folder, **options)
+    assert_same(trainer, session)
     return trainer
 
 
@@ -183,6 +156,7 @@ def test_adversaries_have_the_bits_of_a_trainer(tmp_path: Path) -> None:
 
     trainer = assert_bits_of_a_trainer(Task(), {"lr": 0.05}, tmp_path)
     assert trainer.global_step == 2 * 2 * ROWS // BATCH
+    assert_same(trainer, hopped(Task(), {"lr": 0.05}, tmp_path)[0])
 
 
 def test_modules_of_the_package_pytorch_lightning_train_as_well() -> None:

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError, UsageError
+from hopfleet.extend import Assignment, Unit
 from hopfleet.frameworks.lightning.metrics import state_of
 from hopfleet.frameworks.whole_set import collected
 from hopfleet.testing.frameworks import ROWS, _Batches
-from tests.helpers.lightning_tasks import Loader, Net, Task, lightning
+from tests.helpers.lightning_tasks import Loader, Net, Task, assert_same, data, fitted, lightning, opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -26,10 +28,10 @@ class Data(lightning.LightningDataModule):
         self.rows = Loader()
 
     def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(self.rows, batch_size=4)
+        return DataLoader(self.rows, batch_size=4)
 
     def val_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(self.rows, batch_size=4)
+        return DataLoader(self.rows, batch_size=4)
 
 
 def test_data_modules_that_have_no_data_set_are_refused() -> None:
@@ -64,6 +66,70 @@ def test_an_experiment_with_a_data_module(tmp_path: Path) -> None:
     assert results.finished and results.verify().ok
     module = results.best.model()
     assert module._trainer is None and module.epochs_seen == 2 and not module.training
+
+
+class Counting(Net):
+    """Counts the rows of an epoch."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self.rows: list[int] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.rows.append(len(batch[0]))
+        return super().training_step(batch, batch_idx)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("counted", float(sum(self.rows)))
+        self.rows.clear()
+
+
+class Visits(torch.utils.data.IterableDataset):
+    """The batches of an experiment, in the order in which a trial has visited their partitions."""
+
+    def __init__(self, dataset: Any, visits: list[list[int]]) -> None:
+        self._dataset, self._visits, self._epoch = dataset, visits, 0
+
+    def __iter__(self) -> Any:
+        self._epoch += 1
+        for partition in self._visits[self._epoch - 1]:
+            for batch in self._dataset.batches(partition, batch_size=13, seed=5, epoch=self._epoch):
+                yield torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
+
+
+def elsewhere(schedule: Any, rng: Any) -> Any:
+    """A policy that lets each trial change workers after every unit."""
+    for progress in schedule.ready.values():
+        for slot in schedule.idle.values():
+            if slot.worker != progress.holder and (partitions := schedule.options(progress, slot)):
+                return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, rng.choice(sorted(partitions))))
+    return None
+
+
+@pytest.mark.parametrize("fuse", ["off", "exact"])
+def test_trials_that_hop_after_each_unit_end_with_the_bits_of_trainers(
+    fuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hopfleet.experiment.arguments.POLICIES", {"random": lambda: elsewhere})
+
+    class Task(hop.LightningTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return Counting(**config)
+
+    dataset = hop.partition(data(230), tmp_path / "data", partitions=3, seed=1)
+    results = hop.Experiment(
+        Task(), train=dataset, valid=data(), space={"lr": hop.grid_search([0.1, 0.03, 0.01]), "schedule": "epoch"},
+        metric="val_loss", search=hop.Grid(max_epochs=2), seed=5, batch_size=13, workers=2, backend="inline",
+        worker_options=hop.WorkerOptions(fuse=fuse),
+        run_options=hop.RunOptions(folder=tmp_path / "run", policy="random"),
+    ).fit(quiet=True)  # fmt: skip
+    assert results.history.hops == 3 * (2 * 3 - 1) if fuse == "off" else results.history.hops > 0
+    for trial in results.trials:
+        assert [epoch["train_counted"] for epoch in trial.history] == [230, 230]
+        session = opened(Task(), trial.config)
+        session.load(trial.last_checkpoint)
+        batches = DataLoader(Visits(dataset, trial.visits), batch_size=None, generator=torch.Generator())
+        assert_same(fitted(Task(), trial.config, tmp_path, seed=trial.seed, batches=batches), session)
 
 
 class Predicting(Task):

@@ -63,7 +63,7 @@ def two(self: Any) -> Any:
         ({"training_step": lambda self, dataloader_iter: None}, "Wrong.training_step() takes dataloader_iter"),
         ({"validation_step": lambda self, batch, i, dataloader_idx: None}, "a default, e.g. dataloader_idx=0"),
         ({"training_step": lambda self, batch, i: {"l": 1, "m": 2}}, "a dict without 'loss', only l, m"),
-        ({"training_step": lambda self, batch, i: None}, "training_step() returned None: return the loss"),
+        ({"training_step": lambda self, batch, i: [1.0]}, "training_step() returned the loss [1.0]: must be a scalar"),
         ({"training_step": lambda self, batch, i: self.all_gather(batch[0])}, "uses trainer.strategy.all_gather"),
         (
             {"training_step": lambda self, batch, i: self.trainer.callback_metrics["val_loss"]},
@@ -88,7 +88,7 @@ def two(self: Any) -> Any:
         "iterator",
         "index",
         "no-loss",
-        "none",
+        "list",
         "gather",
         "values",
     ],

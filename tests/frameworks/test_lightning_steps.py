@@ -88,7 +88,7 @@ def test_values_of_single_steps(manual: bool) -> None:
         return Task().framework.open({}, seed=0, placement=CPU, threads=1)
 
     session = opened()
-    sums = session.train(Batches("cpu", count=4), last=False)
+    sums = session.train(Batches("cpu", count=4), last=True)
     found = session.logged()
     assert found is not None and found.columns.keys() == {"lr", "each", "number", "ended"}
     every = (0, 1, 2, 3)
@@ -102,7 +102,7 @@ def test_values_of_single_steps(manual: bool) -> None:
         assert session.logged() is None
         members = [opened(), opened()]
         for fast in (False, True):
-            Task().framework.flotilla(members, fast=fast).train(Batches("cpu", count=4), last=[False, False])
+            Task().framework.flotilla(members, fast=fast).train(Batches("cpu", count=4), last=[True, True])
             for member in members:
                 again = member.logged()
                 assert again is not None and again.columns["number"] == found.columns["number"]

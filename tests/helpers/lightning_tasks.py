@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
-from hopfleet.testing.frameworks import ROWS, _Batches
+from hopfleet.domain.rowsum import add
+from hopfleet.testing.frameworks import BATCH, ROWS, _Batches
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -113,3 +115,67 @@ class Loader(torch.utils.data.Dataset):
 
     def __getitem__(self, row: int) -> Any:
         return tuple(torch.from_numpy(column)[row] for column in data().values())
+
+
+def fitted(
+    task: Any, config: Mapping[str, Any], folder: Path, *, seed: int = 7, batches: Any = None, **options: Any
+) -> Any:
+    """Train the module of a task with a Trainer, by default on all rows in their order; return the Trainer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    module = task.build(config)
+    trainer = lightning.Trainer(
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        callbacks=task.callbacks(config),
+        default_root_dir=folder,
+        **{"max_epochs": 2, **options},
+    )
+    trainer.fit(module, loader() if batches is None else batches)
+    torch.set_num_threads(threads)
+    return trainer
+
+
+def loader(rows: int = ROWS) -> Any:
+    """Return the first rows in batches, in their order; nothing is drawn from the generator of the process."""
+    some = torch.utils.data.Subset(Loader(), range(rows))
+    return torch.utils.data.DataLoader(some, batch_size=BATCH, generator=torch.Generator())
+
+
+def hopped(task: Any, config: Mapping[str, Any], folder: Path, starts: tuple[int, ...] = (0, 32)) -> tuple[Any, Any]:
+    """Train two epochs of units with 32 rows each, and let the trial change sessions after each unit.
+
+    Return the last session, and the sums of the last epoch.
+    """
+    session = opened(task, config)
+    for _ in range(2):
+        found = []
+        for start in starts:
+            rows = {name: column[start : start + 32] for name, column in data().items()}
+            found.append(session.train(_Batches(session, rows), last=len(found) == len(starts) - 1))
+            session.save(folder / "version")
+            session = task.framework.open(dict(config), seed=1, placement=CPU, threads=1)
+            session.load(folder / "version")
+    return session, add(found)
+
+
+def assert_same(trainer: Any, session: Any) -> None:
+    """Compare all that a Trainer and a session leave behind."""
+    for name, value in trainer.lightning_module.state_dict().items():
+        assert torch.equal(value, session.model.state_dict()[name]), name
+    for mine, theirs in zip(session.optimizers, trainer.optimizers, strict=True):
+        states, expected = mine.state_dict()["state"], theirs.state_dict()["state"]
+        assert states.keys() == expected.keys()
+        for number, state in expected.items():
+            assert all(torch.equal(torch.as_tensor(value), states[number][name]) for name, value in state.items())
+    rates = [[group["lr"] for group in made.param_groups] for made in trainer.optimizers]
+    assert rates == [[group["lr"] for group in made.param_groups] for made in session.optimizers]
+    assert [each.state_dict() for each in trainer.callbacks if isinstance(each, Counts)] == [
+        each.state_dict() for each in session.loop.callbacks
+    ]
+    assert trainer.current_epoch == session.loop.current_epoch
+    assert trainer.global_step == session.loop.global_step

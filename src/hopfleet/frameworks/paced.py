@@ -18,6 +18,8 @@ class Paced(LRScheduler):
         self.optimizer = schedule.optimizer
         self._accumulate = accumulate
         self._count = self._waiting = 0
+        #: Whether batches do not count, because their epoch was ended.
+        self.muted = False
 
     @property
     def regular(self) -> bool:
@@ -34,7 +36,7 @@ class Paced(LRScheduler):
         if event == "epoch":
             self._count = self._count + 1 if self._interval == "epoch" else 0
             self._step(self._interval == "epoch")
-        elif self._interval == "step":
+        elif self._interval == "step" and not (self.muted and event == "step"):
             if event == "step":
                 self._count += 1
                 self._waiting += 1

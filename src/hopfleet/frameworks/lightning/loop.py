@@ -10,24 +10,28 @@ import torch
 from torch.optim import Optimizer
 
 from hopfleet.domain.batching import Batching
+from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.lightning.metrics import fresh, is_metric, state_of
+from hopfleet.frameworks.lightning.logged import ONCE, REDUCTIONS, Asked, Reduced, as_number
+from hopfleet.frameworks.lightning.metrics import check_logged, fresh, is_metric, place_of, state_of
 from hopfleet.frameworks.lightning.optimizers import Configured
+from hopfleet.frameworks.lightning.outputs import check_outputs, loss_of, told
 from hopfleet.frameworks.lightning.refusals import base_of, overrides, refuse_attribute, takes_number
 from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.step_log import put
 from hopfleet.frameworks.torch.trial import LiveTrial
+from hopfleet.frameworks.whole_set import States
 from hopfleet.phrases import listed
 
 Logged = list[tuple[dict[str, Any], int]]
-"""The values that were logged with each batch, and the rows of the batch."""
+"""Values that were logged, and the rows that each stands for."""
 
 
 class Strategy:
     """The part of a Trainer that manual optimization asks for."""
 
-    def __init__(self, module: Any, optimizers: Sequence[Optimizer], counters: dict[str, int]) -> None:
-        self.lightning_module, self._counters = module, counters
+    def __init__(self, module: Any, optimizers: Sequence[Optimizer], live: LiveTrial) -> None:
+        self.lightning_module, self._live = module, live
         kind = import_module(f"{package_of(module)}.core.optimizer").LightningOptimizer
         self._lightning_optimizers = [kind._to_lightning_optimizer(optimizer, self) for optimizer in optimizers]
 
@@ -42,7 +46,8 @@ class Strategy:
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], **options: Any) -> Any:
         """Let an optimizer take a step, and count it."""
-        self._counters["updates"] = self._counters.get("updates", 0) + 1
+        counters = self._live.counters
+        counters["updates"] = counters.get("updates", 0) + 1
         return optimizer.step(closure, **options)
 
 
@@ -92,9 +97,17 @@ class Loop:
         #: The value logged last under each name.
         self.callback_metrics: dict[str, Any] = LastValues()
         self.training = False
-        #: Values of the batch at hand, and of the batches before it in this unit.
+        #: The hook or step that is running, and the rows of the batch at hand.
+        self._hook, self._rows = "", 0
+        #: Values of the batch at hand of an evaluation, and those of this unit.
         self._values: dict[str, Any] = {}
         self._logged: Logged = []
+        #: The values that steps have logged with a reduction, joined over the batches of the epoch.
+        self._reduced: dict[str, torch.Tensor] = {}
+        #: The metrics that were logged in this epoch: their places in the module, and whether they count at its end.
+        self._metrics: dict[str, tuple[int, bool]] = {}
+        #: Rows of batches without a loss in this unit.
+        self._without_loss = 0
         #: The number of the next batch in this unit, and in this evaluation.
         self._next = self._next_validation = 0
         #: The number of the batch that closes an epoch; 0 in other units, None if it is unknown.
@@ -108,7 +121,7 @@ class Loop:
         """Take over the optimizers and schedules of the module."""
         self.optimizers, self.monitors = made.optimizers, made.monitors
         self.lr_scheduler_configs = [ScheduleOfLoop(schedule) for schedule in made.schedules]
-        self.strategy = Strategy(self._module, made.optimizers, self._live.counters)
+        self.strategy = Strategy(self._module, made.optimizers, self._live)
         hook = "on_train_batch_end"
         own = overrides(self._module, hook, "LightningModule") or hook in vars(self._module)
         self._hears_ends = bool(self.callbacks) or own
@@ -186,103 +199,190 @@ class Loop:
     # --------------------------------------------------------------------------------------------------- logging
 
     def log(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
-        """Take a value that the module logs; it is averaged over rows."""
-        if is_metric(value) and not self.training:
-            self._values[name] = state_of(name, value)
-            return
-        # In training, a metric of torchmetrics has the value of the batch.
-        if is_metric(value):
-            value = value._forward_cache
-            if value is None:
-                raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
-        self._values[name] = self.callback_metrics[name] = value.detach() if torch.is_tensor(value) else value
-        if self.training and _on_step(*arguments, **options):
-            put(self._live.log, name, value)
+        """Take a value that the module logs."""
+        asked = Asked(*arguments, **options)
+        reduction = asked.reduction(name, self._hook)
+        metric = is_metric(value)
+        if not metric:
+            self.callback_metrics[name] = value.detach() if torch.is_tensor(value) else value
+        if self.training:
+            self._log_training(name, value, asked, reduction)
+        elif asked.on_epoch is not False:
+            rows = asked.batch_size
+            if metric:
+                value = state_of(name, value)
+            elif reduction != "mean":
+                value = States(Reduced(reduction), {"value": as_number(name, value)})
+            elif rows is not None:
+                value = RowSum.of(as_number(name, value).item(), rows)
+            self._values[name] = value.detach() if torch.is_tensor(value) else value
 
-    def taken(self) -> dict[str, Any]:
-        """Return the values that were logged since the last call."""
-        values, self._values = self._values, {}
-        return values
+    def _log_training(self, name: str, value: Any, asked: Asked, reduction: str) -> None:
+        rows = self._rows if asked.batch_size is None else asked.batch_size
+        if is_metric(value):
+            whole = self._hook in ONCE or bool(asked.on_epoch)
+            self._metrics[name] = place_of(name, value, self._module), whole
+            # Where it does not count at the end of the epoch, a metric of torchmetrics has the value of the batch.
+            value = value._forward_cache
+            if value is None and not whole:
+                raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
+            self.callback_metrics[name] = value
+        else:
+            whole = False
+        if asked.on_step and value is not None:
+            put(self._live.log, name, value)
+        if whole or asked.on_epoch is False:
+            return
+        if self._hook == "on_train_epoch_end" and (
+            name in self._reduced or any(name in one for one, _ in self._logged)
+        ):
+            raise TaskError(
+                f"self.log({name!r}, ...): on_train_epoch_end() and a step log it; use another name, or log it with "
+                "on_step=True, on_epoch=False in the step"
+            )
+        if reduction == "mean":
+            self._logged.append(({name: value.detach() if torch.is_tensor(value) else value}, rows))
+        else:
+            number = as_number(name, value)
+            before = self._reduced.get(name)
+            self._reduced[name] = number if before is None else REDUCTIONS[reduction](before, number)
 
     # ----------------------------------------------------------------------------------------------------- training
 
     def step(self, name: str, module: Any, batch: Any, number: int) -> Any:
         """Let a module, or a copy of it, take a step: "training_step" or "validation_step"."""
+        self._hook = name
         step = getattr(module, name)
         return step(batch) if name in self.short_steps else step(batch, number)
 
-    def start_batch(self, batch: Any) -> int:
-        """Begin a batch, and the epoch if it is the first batch; return the number of the batch in its unit."""
+    def start_batch(self, batch: Any, rows: int) -> int | None:
+        """Begin a batch, and the epoch if it is the first batch. Return its number, None if the epoch was ended."""
         self.end_batch()
-        counters = self._live.counters
-        self.training = True
-        if counters.get("started", 0) <= counters["epochs"]:
+        counters, epoch = self._live.counters, self._live.counters["epochs"] + 1
+        self.training, self._rows = True, rows
+        if counters.get("started", 0) < epoch:
             if "started" not in counters:
                 self._call("on_fit_start")
                 self._call("on_train_start")
-            counters["started"] = counters["epochs"] + 1
+            counters["started"], counters["number"] = epoch, 0
             self._call("on_train_epoch_start")
-        number = self._next
         self._next += 1
-        counters["batches"] = counters.get("batches", 0) + 1
-        self._call("on_train_batch_start", batch, number)
-        return number
+        if counters.get("ended", 0) < epoch:
+            number = counters.get("number", 0)
+            counters["number"] = number + 1
+            if self._call("on_train_batch_start", batch, number) != -1:
+                return number
+            self._end_epoch(epoch)
+        else:
+            self._mute(True)
+        self._without_loss += rows
+        return None
 
-    def note_batch(self, outputs: Any, batch: Any, number: int, rows: int) -> None:
-        """Keep the values of a batch. Its end is told later, when the update is made."""
-        self._logged.append((self.taken(), rows))
+    def _end_epoch(self, epoch: int) -> None:
+        """Let the remaining batches of the epoch pass. Gradients that wait are dropped, as a Trainer does."""
+        if self.automatic and self._live.options.ema is not None:
+            raise TaskError("on_train_batch_start() returned -1: must not be used with ema, which counts all batches")
+        counters = self._live.counters
+        counters["ended"] = epoch
+        counters["batches"] = counters.get("batches", 0) // self.accumulate_grad_batches * self.accumulate_grad_batches
+        for optimizer in self.optimizers if self.automatic else ():
+            optimizer.zero_grad()
+
+    def _mute(self, muted: bool) -> None:
+        """Let schedules count batches, or not."""
+        for schedule in self._live.schedulers:
+            if isinstance(schedule, Paced):
+                schedule.muted = muted
+
+    def skipped(self) -> torch.Tensor:
+        """Return a loss without gradients for the model: the batch leaves it as it is, while its update counts."""
+        if self._live.scaler is not None:
+            raise TaskError(
+                "training_step() returned None, or on_train_batch_start() -1: must not be used with precision='fp16', "
+                "whose scale follows the gradients of each update"
+            )
+        return torch.zeros((), device=self._live.device, requires_grad=True)
+
+    def note_batch(self, outputs: Any, batch: Any, number: int) -> None:
+        """Note that a batch was trained. Its end is told later, when the update is made."""
+        counters = self._live.counters
+        counters["batches"] = counters.get("batches", 0) + 1
+        if outputs is None:
+            self._without_loss += self._rows
         if self._hears_ends:
-            self._pending = _detached(outputs), batch, number
+            share = self.accumulate_grad_batches if self.automatic else 1
+            self._pending = told(outputs, share), batch, number
 
     def end_batch(self) -> None:
         """Tell of the end of the last batch, whose update is made by now."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             log = self._live.log
-            at_hand, log.batch = log.batch, pending[-1]
+            at_hand, log.batch = log.batch, self._next - 1
             self._call("on_train_batch_end", *pending)
             log.batch = at_hand
 
-    def end_unit(self, rows: int, *, last: bool) -> Logged:
+    def end_unit(self, *, last: bool) -> Logged:
         """End the unit, and the epoch if it is the last; return the values that were logged."""
-        self.end_batch()
-        if last:
-            self._call("on_train_epoch_end")
-            self._logged.append((self.taken(), rows))
-        logged, self._logged = self._logged, []
         # Gradients that waited were applied: they were an update, too.
         counters = self._live.counters
         counters["batches"] = counters.get("batches", 0) + -counters.get("batches", 0) % self.accumulate_grad_batches
-        self._next = self._next_validation = 0
+        self.end_batch()
+        if last:
+            self._call("on_train_epoch_end")
+            self._log_epoch()
+        logged, self._logged = self._logged, []
+        self._next = self._without_loss = 0
         self.callback_metrics = LastValues()
         self.closing = None
         self.training = False
+        self._mute(False)
         return logged
 
-    def _call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook of all callbacks and then of the module, as a Trainer does."""
+    def _log_epoch(self) -> None:
+        """Log what counts over the whole epoch, and let metrics begin anew."""
+        parts = list(self._module.modules())
+        whole = {name: parts[place].compute() for name, (place, counts) in self._metrics.items() if counts}
+        self._logged += [({name: value}, 1) for name, value in {**self._reduced, **whole}.items()]
+        for place, _ in self._metrics.values():
+            parts[place].reset()
+        self._metrics, self._reduced = {}, {}
+
+    def with_loss(self, loss: RowSum) -> dict[str, RowSum]:
+        """Return the mean loss of a unit without the batches that had none."""
+        rows = loss.rows - self._without_loss
+        return {"loss": RowSum(loss.total, rows)} if rows else {}
+
+    def _call(self, hook: str, *arguments: Any) -> Any:
+        """Call a hook of all callbacks and then of the module, as a Trainer does; return what the module returns."""
+        self._hook = hook
         for callback in self.callbacks:
             getattr(callback, hook)(self, self._module, *arguments)
         own = getattr(self._module, hook, None)
-        if own is not None:
-            own(*arguments)
+        return None if own is None else own(*arguments)
 
     # -------------------------------------------------------------------------------------------------- validation
+
+    def begin_evaluation(self) -> None:
+        """Count batches anew."""
+        self._next_validation = 0
 
     def validated(self, batch: Any) -> Mapping[str, Any]:
         """Return the values that the module logs for a batch of validation data."""
         module, number = self._module, self._next_validation
         self._next_validation += 1
-        kept, last = self.taken(), self.callback_metrics
-        self.callback_metrics = LastValues(last)
+        last = self.callback_metrics
+        self._values, self.callback_metrics = {}, LastValues(last)
         try:
             if not overrides(module, "validation_step", "LightningModule"):
-                return {"loss": loss_of(self.step("training_step", module, batch, number))}
+                outputs = check_outputs(self.step("training_step", module, batch, number))
+                return {"loss": RowSum(0, 0) if outputs is None else loss_of(outputs)}
             with fresh(module):
                 outputs = self.step("validation_step", module, batch, number)
-            values = self.taken()
+                check_logged(module, self._values.values())
+            values = self._values
         finally:
-            self._values, self.callback_metrics = kept, last
+            self._values, self.callback_metrics = {}, last
         if values:
             return values
         if torch.is_tensor(outputs):
@@ -297,13 +397,19 @@ class Loop:
         """Return what callbacks and the module save besides weights."""
         saved: dict[str, Any] = {}
         self._module.on_save_checkpoint(saved)
-        return {"callbacks": [callback.state_dict() for callback in self.callbacks], "module": saved}
+        return {
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "module": saved,
+            "reduced": dict(self._reduced),
+            "metrics": dict(self._metrics),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Give callbacks and the module what they saved."""
         for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(saved)
         self._module.on_load_checkpoint(dict(state["module"]))
+        self._reduced, self._metrics = dict(state.get("reduced", {})), dict(state.get("metrics", {}))
 
 
 class Deaf(Loop):
@@ -315,34 +421,17 @@ class Deaf(Loop):
     def log(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
         return
 
-    def start_batch(self, batch: Any) -> int:
+    def start_batch(self, batch: Any, rows: int) -> int:
         return 0
 
-    def note_batch(self, outputs: Any, batch: Any, number: int, rows: int) -> None:
+    def skipped(self) -> torch.Tensor:
+        raise TaskError("training_step() returned None: trials whose steps may do so cannot be stacked")
+
+    def note_batch(self, outputs: Any, batch: Any, number: int) -> None:
         return
-
-
-def _on_step(prog_bar: bool = False, logger: Any = None, on_step: bool | None = None, *_: Any, **__: Any) -> bool:
-    """Whether the arguments of ``self.log`` after the value ask for the value of each step."""
-    return bool(on_step)
 
 
 def package_of(module: Any) -> str:
     """Return the package that a module's LightningModule comes from: lightning.pytorch or pytorch_lightning."""
     name: str = base_of(module, "LightningModule").__module__
     return name.rpartition(".core.")[0]
-
-
-def loss_of(outputs: Any) -> Any:
-    """Return the loss that ``training_step`` returned, by itself or in a dict."""
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    if loss is None:
-        found = f"a dict without 'loss', only {listed('loss', outputs)}" if isinstance(outputs, Mapping) else "None"
-        raise TaskError(f"training_step() returned {found}: return the loss, a scalar tensor, or a dict with 'loss'")
-    return loss
-
-
-def _detached(outputs: Any) -> Any:
-    if isinstance(outputs, Mapping):
-        return {name: _detached(value) for name, value in outputs.items()}
-    return outputs.detach() if torch.is_tensor(outputs) else outputs

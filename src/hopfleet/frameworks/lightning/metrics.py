@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,26 @@ def _merges(metric: Any, key: str, reduce: Any) -> bool:
     """
     known = type(metric).__module__.startswith("torchmetrics.")
     return known or isinstance(getattr(metric, key), list) or getattr(reduce, "__name__", "") in REDUCTIONS
+
+
+def place_of(name: str, metric: Any, module: torch.nn.Module) -> int:
+    """Return the number of a metric among the parts of a module."""
+    for place, part in enumerate(module.modules()):
+        if part is metric:
+            return place
+    raise TaskError(f"self.log({name!r}, metric): the module does not have it; assign the metric to an attribute of it")
+
+
+def check_logged(module: torch.nn.Module, values: Iterable[Any]) -> None:
+    """Raise TaskError if a step has updated metrics, and neither logged one of them nor taken a value from them."""
+    updated = {name: part for name, part in module.named_modules() if is_metric(part) and part.update_called}
+    taken = any(part._forward_cache is not None or part._computed is not None for part in updated.values())
+    if updated and not taken and not any(isinstance(value, States) for value in values):
+        name = next(iter(updated))
+        raise TaskError(
+            f"validation_step() updates the metric self.{name}, but does not log it: partitions of the validation data "
+            f"are evaluated apart, on any worker; call self.log({name!r}, self.{name}) in it"
+        )
 
 
 @contextlib.contextmanager

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batches
+from hopfleet.frameworks.lightning.belongings import Belongings
 from hopfleet.frameworks.lightning.loop import Logged, Loop
+from hopfleet.frameworks.lightning.refusals import overrides
 from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import summed
@@ -17,6 +20,10 @@ from hopfleet.frameworks.torch.trial import Metrics
 
 class LightningSession(TorchSession):
     """A trial of a LightningModule."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.belongings = Belongings(self.model, self.loop.callbacks)
 
     @property
     def loop(self) -> Loop:
@@ -37,18 +44,30 @@ class LightningSession(TorchSession):
         return super().train(batches, last=last)
 
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
+        found = dict(result or {})
+        found |= self.loop.with_loss(found.pop("loss")) if "loss" in found else {}
         paced = [each for each in self.schedulers if isinstance(each, Paced)] if self.loop.automatic else []
         for schedule in paced:
             schedule.step("unit")
-        logged = self.loop.end_unit(rows, last=last)
+        found |= _recorded(self.loop.end_unit(last=last))
         for schedule in paced if last else ():
             schedule.step("epoch")
-        return super().end_unit({**_recorded(logged), **(result or {})}, rows, last=last)
+        self.belongings.state()  # what cannot hop is refused while the trial's own code is to blame
+        return super().end_unit(found, rows, last=last)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        self.loop.begin_evaluation()
+        validates = overrides(self.model, "validation_step", "LightningModule")
+        with super().averaged(), self.belongings.unchanged(strict=validates):
+            yield
 
     def extra_state(self) -> Any:
-        return self.loop.state()
+        return {**self.loop.state(), "belongings": self.belongings.state()}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        if "belongings" in state:  # release 0.2 had none
+            self.belongings.restore(state["belongings"])
         self.loop.restore(state)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
-from hopfleet.errors import MissingExtra, TaskError, UsageError
+from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, IsolationError
 from hopfleet.frameworks.example import ExampleTask
 from hopfleet.frameworks.views import ModelT
@@ -20,9 +20,11 @@ except ImportError as error:
     if importlib.util.find_spec("pytorch_lightning") is None:
         raise MissingExtra("Lightning", "lightning") from error
 
-from hopfleet.frameworks.lightning.loop import Loop, loss_of
+from hopfleet.frameworks.lightning.loaders import data_of
+from hopfleet.frameworks.lightning.loop import Loop
 from hopfleet.frameworks.lightning.optimizers import configured
-from hopfleet.frameworks.lightning.refusals import base_of, check_callbacks, check_module, overrides
+from hopfleet.frameworks.lightning.outputs import check_outputs, loss_of
+from hopfleet.frameworks.lightning.refusals import base_of, check_callbacks, check_module
 from hopfleet.frameworks.lightning.session import LightningSession
 from hopfleet.frameworks.teams import TeamTrainer
 from hopfleet.frameworks.torch.framework import TorchFramework
@@ -36,9 +38,9 @@ class LightningTask(TorchTask[ModelT], ExampleTask[ModelT]):
     """A training task with a LightningModule. Override ``build`` and return the module.
 
     ``training_step`` and ``validation_step`` get what ``example`` makes of a batch: by default the columns ``x`` and
-    ``y``. Values that the module logs are averaged over rows: those of ``validation_step`` under their names, those of
-    ``training_step`` as ``train_<name>``. Options of a Trainer are attributes of the task: ``precision``, ``clip_norm``
-    and ``accumulate``.
+    ``y``. Values that the module logs are reduced as it asks, by default to means over rows: those of
+    ``validation_step`` under their names, those of ``training_step`` as ``train_<name>``. Options of a Trainer are
+    attributes of the task: ``precision``, ``clip_norm`` and ``accumulate``.
     """
 
     preload: Sequence[str] = (*TorchTask.preload, "hopfleet.frameworks.lightning.task")
@@ -53,21 +55,17 @@ class LightningTask(TorchTask[ModelT], ExampleTask[ModelT]):
         raise TaskError(f"{type(self).__name__}: override build(self, config) and return a LightningModule")
 
     def callbacks(self, config: Config) -> Sequence[Any]:
-        """Return callbacks of Lightning that follow the training; their ``state_dict`` hops with the model."""
+        """Return callbacks of Lightning that follow the training; what they keep hops with the model."""
         return ()
 
     @staticmethod
     def data(module: Any) -> dict[str, Any]:
         """Return the data sets of a LightningDataModule as arguments of an experiment: ``train`` and ``valid``.
 
-        The samplers, batch sizes and collate functions of its loaders do not count: the experiment makes the batches.
+        The experiment chooses the batch size and the order of rows. A loader that does more, with a sampler or a
+        ``collate_fn``, is refused.
         """
-        module.prepare_data()
-        module.setup("fit")
-        found = {"train": _dataset("train_dataloader", module.train_dataloader())}
-        if overrides(module, "val_dataloader", "LightningDataModule") and (valid := module.val_dataloader()):
-            found["valid"] = _dataset("val_dataloader", valid)
-        return found
+        return data_of(module)
 
     # ----------------------------------------------------------------------------------------------- for workers
 
@@ -101,7 +99,8 @@ class LightningTask(TorchTask[ModelT], ExampleTask[ModelT]):
         return module, made.optimizers, made.schedules
 
     def loss(self, model: Model, batch: Batch) -> Part:
-        return loss_of(self._step(model, batch))
+        outputs = self._step(model, batch)
+        return model.trainer.skipped() if outputs is None else loss_of(outputs)
 
     def metrics(self, model: Model, batch: Batch) -> Metrics:
         return model.trainer.validated(self.example(batch))  # type: ignore[no-any-return]
@@ -117,9 +116,11 @@ class LightningTask(TorchTask[ModelT], ExampleTask[ModelT]):
         """Let the module compute a training step."""
         loop: Loop = model.trainer
         example = self.example(batch)
-        number = loop.start_batch(example)
+        number = loop.start_batch(example, rows_of(batch))
+        if number is None:
+            return None
         outputs = loop.step("training_step", model, example, number)
-        loop.note_batch(outputs, example, number, rows_of(batch))
+        loop.note_batch(check_outputs(outputs, automatic=model.automatic_optimization), example, number)
         return outputs
 
     @property
@@ -180,19 +181,3 @@ def _hint(error: BaseException) -> str:
 
 def _listed(callbacks: Any) -> Sequence[Any]:
     return callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-
-
-def _dataset(hook: str, loader: Any) -> Any:
-    """Return the data set of a loader. Raises UsageError for anything but one loader with a data set."""
-    loaders = loader if isinstance(loader, list | tuple) else [loader]
-    if len(loaders) != 1:
-        raise UsageError(
-            f"{hook}() returned {len(loaders)} loaders: must be one; join their data sets with "
-            "torch.utils.data.ConcatDataset"
-        )
-    if not hasattr(loaders[0], "dataset"):
-        raise UsageError(
-            f"{hook}() returned a {type(loaders[0]).__name__} without a data set: return a DataLoader, or give data to "
-            "the experiment yourself"
-        )
-    return loaders[0].dataset
