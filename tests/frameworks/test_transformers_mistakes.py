@@ -79,7 +79,7 @@ def test_a_hub_that_nobody_knows_is_not_asked(answer: str, monkeypatch: pytest.M
     assert asked == ["huggingface.co"] * (2 if answer == "unknown" else 1)
     assert (answer == "unknown") == huggingface_hub.constants.HF_HUB_OFFLINE
     over.set()
-    if answer == "unknown":  # unless it is to be asked all the same
+    if answer == "unknown":  # unless it must be asked all the same
         for ask in (
             lambda: monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"}),
             lambda: monkeypatch.setenv("HF_HUB_OFFLINE", "0"),
