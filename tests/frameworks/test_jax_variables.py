@@ -16,6 +16,7 @@ import hopfleet as hop
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.jax import compiled
+from tests.helpers.hopping import hopped, visited
 from tests.helpers.jax_tasks import Net, data, jax, jnp, opened, optax
 
 linen = pytest.importorskip("flax.linen")
@@ -74,12 +75,8 @@ def same(one: Any, other: Any) -> bool:
     return all(np.array_equal(np.asarray(left), np.asarray(right)) for left, right in pairs)
 
 
-def test_statistics_of_linen_hop_and_are_not_trained(tmp_path: Path) -> None:
-    config, task = {"lr": 0.0123}, Variables()
-    session = trained(task, config, tmp_path)
-    first, key = jax.random.split(jax.random.key(7))
-    variables, made = task.init(config, first), task.optimizer(config)
-    state = made.init(variables["params"])
+def plain_step(task: Any, optimizer: Any) -> Any:
+    """The step of a plain loop."""
 
     @jax.jit
     def step(variables: Any, state: Any, batch: Any, key: Any) -> Any:
@@ -87,9 +84,18 @@ def test_statistics_of_linen_hop_and_are_not_trained(tmp_path: Path) -> None:
             return task.loss({**variables, "params": params}, batch, key)
 
         (_, updates), gradients = jax.value_and_grad(loss, has_aux=True)(variables["params"])
-        change, state = made.update(gradients, state, variables["params"])
+        change, state = optimizer.update(gradients, state, variables["params"])
         return {"params": optax.apply_updates(variables["params"], change), **updates}, state
 
+    return step
+
+
+def test_statistics_of_linen_hop_and_are_not_trained(tmp_path: Path) -> None:
+    config, task = {"lr": 0.0123}, Variables()
+    session = trained(task, config, tmp_path)
+    first, key = jax.random.split(jax.random.key(7))
+    variables, made = task.init(config, first), task.optimizer(config)
+    state, step = made.init(variables["params"]), plain_step(task, made)
     for number, batch in enumerate(batches()):
         variables, state = step(variables, state, batch, jax.random.fold_in(key, number))
     session.save(tmp_path / "last")
@@ -218,3 +224,19 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypat
     assert told == []
     compiled.keep_compiled()
     assert told[0] == ("jax_compilation_cache_dir", str(folder))
+
+
+def test_trials_that_change_workers_after_every_unit_have_the_bits_of_a_plain_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = hop.grid_search([0.1, 0.03, 0.01])
+    results, dataset = hopped(Variables(), data(230), {"lr": rates}, tmp_path, monkeypatch)
+    for trial in results.trials:
+        task = Variables()
+        first, key = jax.random.split(jax.random.key(trial.seed))
+        variables, made = task.init(trial.config, first), task.optimizer(trial.config)
+        state, step = made.init(variables["params"]), plain_step(task, made)
+        given = [batch for unit in visited(dataset, trial) for batch in unit]
+        for number, batch in enumerate(given):
+            variables, state = step(variables, state, batch, jax.random.fold_in(key, number))
+        assert same(task.framework.model(trial.config, trial.last_checkpoint), variables)

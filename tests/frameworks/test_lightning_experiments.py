@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError, UsageError
-from hopfleet.extend import Assignment, Unit
 from hopfleet.frameworks.lightning.metrics import state_of
 from hopfleet.frameworks.whole_set import collected
 from hopfleet.testing.frameworks import ROWS, _Batches
+from tests.helpers.hopping import elsewhere
 from tests.helpers.lightning_tasks import Loader, Net, Task, assert_same, data, fitted, lightning, opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -95,15 +95,6 @@ class Visits(torch.utils.data.IterableDataset):
         for partition in self._visits[self._epoch - 1]:
             for batch in self._dataset.batches(partition, batch_size=13, seed=5, epoch=self._epoch):
                 yield torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
-
-
-def elsewhere(schedule: Any, rng: Any) -> Any:
-    """A policy that lets each trial change workers after every unit."""
-    for progress in schedule.ready.values():
-        for slot in schedule.idle.values():
-            if slot.worker != progress.holder and (partitions := schedule.options(progress, slot)):
-                return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, rng.choice(sorted(partitions))))
-    return None
 
 
 @pytest.mark.parametrize("fuse", ["off", "exact"])
