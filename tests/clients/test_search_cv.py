@@ -90,9 +90,6 @@ class Memory(SGDClassifier):
         return np.array([self.known.get(each, -1) for each in X[:, 0].tolist()])
 
 
-Memory.__module__ = "sklearn.tests.memory"  # only classes of scikit-learn are saved
-
-
 def test_random_candidates_are_those_of_scikit_learn_and_halving_stops_most() -> None:
     params = {"alpha": loguniform(1e-6, 1e-1)}
     search = hop.HopSearchCV(
@@ -180,10 +177,11 @@ def test_worker_processes_map_one_copy_of_an_array_and_receive_other_rows(tmp_pa
     assert len(sent) < X.nbytes / 10
     received = pickle.loads(sent)
     assert isinstance(received.x, np.memmap)
-    assert all(map(np.array_equal, received.take(np.array([3, 1])), (X[[3, 1]], Y[[3, 1]])))
+    some = received.take(np.array([3, 1]))
+    assert np.array_equal(some.x, X[[3, 1]]) and np.array_equal(some.y, Y[[3, 1]])
     texts = Table(TEXTS)
     texts.share(tmp_path / "texts.npy")
-    assert pickle.loads(pickle.dumps(texts)).take(np.array([1])) == (TEXTS[1:2], None)
+    assert pickle.loads(pickle.dumps(texts)).take(np.array([1])).x == TEXTS[1:2]
     assert not (tmp_path / "texts.npy").exists()
 
 
@@ -217,16 +215,23 @@ def test_failing_candidates_have_no_score() -> None:
         assert search.best_index_ == 0 and not hasattr(search, "best_estimator_")
         with pytest.raises(ValueError, match=r"A candidate failed: .*'alpha'"):
             search.set_params(error_score="raise").fit(X, Y.astype(float))
-        with pytest.raises(ValueError, match=r"All the 1 candidates failed: .*'alpha'"):
+        with pytest.raises(ValueError, match=r"(?s)All the 2 fits failed.*'alpha'"):
             search.set_params(params={"alpha": [-1.0]}, error_score=np.nan).fit(X, Y.astype(float))
 
 
 def test_what_cannot_work_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"RandomForestClassifier: has no partial_fit.*or GridSearchCV"):
-        hop.HopSearchCV(RandomForestClassifier(), {}).fit(X, Y)
-    with pytest.raises(UsageError, match="'standardscaler__with_mean' is not a parameter of the last step"):
-        hop.HopSearchCV(PIPELINE, {"standardscaler__with_mean": [True]}).fit(X, Y)
-    with pytest.raises(ValueError, match="refit must be one of"):
+    for option in ({"halving": True}, {"folder": "run"}):
+        with pytest.raises(UsageError, match=r"RandomForestClassifier has no partial_fit .* leave .* out"):
+            hop.HopSearchCV(RandomForestClassifier(), {}, **option).fit(X, Y)
+    with pytest.raises(UsageError, match=r"factor=1: must be an integer of at least 2"):
+        hop.HopSearchCV(PIPELINE, GRID, halving=True, factor=1).fit(X, Y)
+    with pytest.raises(UsageError, match=r"params and param_grid: one of .* must be given, got 2"):
+        hop.HopSearchCV(PIPELINE, GRID, param_grid=GRID).fit(X, Y)
+    with pytest.raises(UsageError, match=r"params: one of params, param_grid and .* must be given, got 0"):
+        hop.HopSearchCV(PIPELINE).fit(X, Y)
+    with pytest.raises(ValueError, match="write sgdclassifier__sample_weight"):
+        hop.HopSearchCV(PIPELINE, GRID).fit(X, Y, sample_weight=np.ones(len(Y)))
+    with pytest.raises(ValueError, match="refit must be set to a scorer key"):
         hop.HopSearchCV(PIPELINE, GRID, scoring=["accuracy"]).fit(X, Y)
     with pytest.raises(UsageError, match=r"estimator=SGDClassifier: is a class; pass an estimator, SGDClassifier\(\)"):
         hop.HopSearchCV(SGDClassifier, {}).fit(X, Y)
@@ -236,8 +241,6 @@ def test_what_cannot_work_is_refused() -> None:
         hop.HopSearchCV(SGDClassifier(), {"alhpa": [1.0]}).fit(X, Y)
     with pytest.raises(UsageError, match="'alpha' is a distribution; set n_iter"):
         hop.HopSearchCV(SGDClassifier(), [{"alpha": loguniform(1e-6, 1e-1)}]).fit(X, Y)
-    with pytest.raises(TypeError, match=r"'param_grid'; did you mean 'params'\?"):
-        hop.HopSearchCV(PIPELINE, param_grid=GRID)
     for name in ("epochs", "batch_size", "n_iter"):
         with pytest.raises(UsageError, match=f"{name}=0: must be an integer of at least 1"):
             hop.HopSearchCV(PIPELINE, GRID, **{name: 0}).fit(X, Y)
