@@ -29,6 +29,7 @@ from sklearn.base import is_classifier
 from sklearn.model_selection import check_cv
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.model_selection._validation import _insert_error_scores, _warn_or_raise_about_fit_failures
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils import check_array, check_random_state, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
@@ -43,7 +44,7 @@ from hopfleet.domain.space import grid_search
 from hopfleet.errors import UsageError
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions
-from hopfleet.frameworks.sklearn.folds import FoldsTask, Table, scores_of
+from hopfleet.frameworks.sklearn.folds import FoldsTask, Table, scores_of, train_on
 from hopfleet.runs.results import Results
 from hopfleet.runs.trial_result import TrialResult
 from hopfleet.search.base import Search, at_least_one
@@ -143,13 +144,11 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
 
     def _needs_whole(self, models: Sequence[Estimator], y: Any) -> bool:
         """Whether some candidate cannot train batch by batch, or not with such rows or targets."""
-        if not all(hasattr(last_step(model), "partial_fit") for model in models):
+        lasts = [last_step(model) for model in models]
+        if not all(hasattr(last, "partial_fit") for last in lasts):
             return True
-        tags = get_tags(self.estimator)
-        unable = is_classifier(self.estimator) and not (
-            tags.target_tags.multi_output or tags.classifier_tags.multi_label
-        )
-        return tags.input_tags.pairwise or (unable and _outputs(y) > 1)
+        several = is_classifier(self.estimator) and _outputs(y) > 1
+        return get_tags(self.estimator).input_tags.pairwise or (several and not all(map(_takes_several, lasts)))
 
     def _fit_whole(self, X: Any, y: Any, params: Mapping[str, Any]) -> Self:  # noqa: N803
         for name, default in (("halving", False), ("folder", None)):
@@ -169,7 +168,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         scorer, metric = self._get_scorers()
         X, y = indexable(X, y)  # noqa: N806
         self._check_rows(X, y)
-        labels = self._labels(y)
+        labels = self._labels(models, y)
         routed = self._get_routed_params_for_fit(_check_method_params(X, params))
         before, last = divided(self.estimator, routed.estimator.fit)
         table = Table(X, y, last, routed.scorer.score)
@@ -240,14 +239,18 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         if y is None and tags.target_tags.required:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
 
-    def _labels(self, y: Any) -> Any:
-        """Return the classes of a classifier, or a list of the classes of each output."""
+    def _labels(self, models: Sequence[Estimator], y: Any) -> list[Any]:
+        """Return the classes that each candidate is told: a list for each output if it has a classifier for each."""
         if y is None or not is_classifier(self.estimator):
-            return None
+            return [None] * len(models)
         check_classification_targets(y)
-        if not get_tags(self.estimator).target_tags.single_output:
-            return [np.unique(column) for column in np.asarray(y).T]
-        return unique_labels(y) if _outputs(y) > 1 else np.unique(column_or_1d(y, warn=True))
+        single = [get_tags(last_step(model)).target_tags.single_output for model in models]
+        labels: dict[bool, Any] = {}
+        if False in single:
+            labels[False] = [np.unique(column) for column in np.asarray(y).T]
+        if True in single:
+            labels[True] = unique_labels(y) if _outputs(y) > 1 else np.unique(column_or_1d(y, warn=True))
+        return [labels[each] for each in single]
 
     # -------------------------------------------------------------------------------------------------- the search
 
@@ -351,7 +354,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
 
     # ----------------------------------------------------------------------------------------------- the best one
 
-    def _conclude(self, table: Table, labels: Any, metric: Any, params: Mapping[str, Any]) -> Self:
+    def _conclude(self, table: Table, labels: Sequence[Any], metric: Any, params: Mapping[str, Any]) -> Self:
         results = self.cv_results_
         if self.refit or not self.multimetric_:
             self.best_index_ = self._select_best_index(self.refit, metric, results)
@@ -370,10 +373,9 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
         return self
 
-    def _refitted(self, table: Table, labels: Any, params: Mapping[str, Any]) -> Estimator:
+    def _refitted(self, table: Table, labels: Sequence[Any], params: Mapping[str, Any]) -> Estimator:
         """Return the best candidate, trained on all rows for as many epochs as in the search."""
         model = with_parameters(self.estimator, self.best_params_)
-        last, options = last_step(model), {} if labels is None else {"classes": labels}
         x = model[:-1].fit_transform(table.x, table.y, **params) if has_steps(model) else table.x
         table = Table(x, table.y, table.fit_params)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(1 << 31))
@@ -382,14 +384,22 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
             order = rng.permutation(rows) if rows > self.batch_size else np.arange(rows)
             for start in range(0, rows, self.batch_size):
                 some = table.take(order[start : start + self.batch_size])
-                last.partial_fit(some.x, some.y, **options, **some.fit_params)
-        check_is_fitted(last)
+                train_on(last_step(model), some.x, some, labels[self.best_index_])
+        check_is_fitted(last_step(model))
         return model
 
 
 def _outputs(y: Any) -> int:
     """Return the number of targets that each row has."""
     return int(np.prod((getattr(y, "shape", None) or np.asarray(y).shape)[1:]))
+
+
+def _takes_several(model: Estimator) -> bool:
+    """Whether a classifier trains batch by batch on several targets."""
+    if isinstance(model, OneVsRestClassifier):  # only its fit takes them
+        return False
+    tags = get_tags(model)
+    return bool(tags.target_tags.multi_output or (tags.classifier_tags and tags.classifier_tags.multi_label))
 
 
 def _numbers(rows: Any) -> Any:

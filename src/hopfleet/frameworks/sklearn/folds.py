@@ -83,6 +83,14 @@ def scores_of(metrics: Mapping[str, float], split: int) -> dict[str, Any]:
     return {kind: found["score"] if found.keys() == {"score"} else found for kind, found in kinds.items()}
 
 
+def train_on(estimator: Estimator, x: Any, rows: Table, classes: Any) -> None:
+    """Train an estimator on the targets of some rows and their transformed inputs ``x``."""
+    options = {} if classes is None else {"classes": classes}
+    estimator.partial_fit(x, rows.y, **options, **rows.fit_params)
+    if isinstance(classes, list) and not hasattr(estimator, "classes_"):  # as its fit would have set it
+        estimator.classes_ = classes
+
+
 class Folds(BaseEstimator):  # type: ignore[misc]
     """One estimator for each split, and the fitted ``steps`` of a pipeline before it, or why they could not be fitted.
 
@@ -99,15 +107,13 @@ class Folds(BaseEstimator):  # type: ignore[misc]
             raise TaskError(self.steps)
         if not hasattr(self, "estimators_"):
             self.estimators_ = [clone(self.template) for _ in self.steps]
-        options = {} if self.classes is None else {"classes": self.classes}
         for split, (estimator, steps) in enumerate(zip(self.estimators_, self.steps, strict=True)):
             times = sample_weight[:, split]
             rows = np.repeat(np.arange(len(times)), times) if batch.splits is None else batch.splits[split]
             if len(rows):
                 # Copies: an estimator may work in place, and other candidates train on the same batch.
                 some = batch.take(rows)
-                inputs = some.x if steps is None else steps.transform(some.x)
-                estimator.partial_fit(inputs, some.y, **options, **some.fit_params)
+                train_on(estimator, some.x if steps is None else steps.transform(some.x), some, self.classes)
         return self
 
     def models(self) -> list[Estimator]:
@@ -204,8 +210,8 @@ class FoldsFramework(SklearnFramework):
 class FoldsTask(SklearnTask):
     """A task whose configurations are numbers of ``candidates``: estimators with their parameters.
 
-    ``steps`` has the fitted steps before each candidate, and ``tests`` the rows that each split is scored on. An epoch
-    of the experiment has a random share of the rows of ``table``, one in ``shares``.
+    ``steps`` has the fitted steps before each candidate, ``labels`` its classes, and ``tests`` the rows that each split
+    is scored on. An epoch of the experiment has a random share of the rows of ``table``, one in ``shares``.
     """
 
     preload = ("hopfleet.frameworks.sklearn.folds",)
@@ -214,7 +220,7 @@ class FoldsTask(SklearnTask):
         self,
         candidates: Sequence[Estimator],
         steps: Sequence[Sequence[Any] | str],
-        labels: Any,
+        labels: Sequence[Any],
         table: Table,
         tests: Sequence[Array],
         *,
@@ -230,7 +236,7 @@ class FoldsTask(SklearnTask):
 
     def build(self, config: Config) -> Folds:
         number = config["candidate"]
-        return Folds(clone(self.candidates[number]), self.steps[number], self.labels)
+        return Folds(clone(self.candidates[number]), self.steps[number], self.labels[number])
 
     def example(self, batch: Batch) -> tuple[Any, ...]:
         return batch["rows"], None, batch["split"]
