@@ -45,7 +45,7 @@ def fit_batch(self: Any, X: Any, y: Any = None, classes: Any = None, **params: A
 
 
 def pytest_configure() -> None:
-    if "HOPFLEET_BATCHES" in os.environ:
+    if os.environ.get("HOPFLEET_BATCHES"):
         BaseEstimator.partial_fit = fit_batch
     setattr(searches, "GridSearchCV", GridSearchCV)  # noqa: B010
     setattr(searches, "RandomizedSearchCV", RandomizedSearchCV)  # noqa: B010
