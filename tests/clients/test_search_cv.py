@@ -19,9 +19,13 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import SGDClassifier, SGDRegressor
-from sklearn.model_selection import GridSearchCV, KFold, ParameterSampler, cross_val_score
+from sklearn.metrics import accuracy_score, make_scorer
+from sklearn.model_selection import GridSearchCV, KFold, ParameterSampler, RepeatedKFold, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import hopfleet as hop
@@ -60,6 +64,62 @@ def test_each_split_is_trained_and_scored_as_if_alone(found: Any) -> None:
     scores = [trial.history[-1][f"score.{split}"] for split in range(3)]
     assert trial.history[-1]["score"] == pytest.approx(np.mean(scores))
     assert found.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(scores))
+
+
+RNG = np.random.default_rng(0)
+DRAWN = [(RNG.integers(0, 569, 400), RNG.integers(0, 569, 200)) for _ in range(3)]
+"""Splits with rows that come twice, and rows that are in both parts."""
+WEIGHTS = RNG.random(569)
+BAYES = {"var_smoothing": [1e-9, 1e-3, 1.0]}
+BY_CLASS = make_scorer(accuracy_score)
+SEVERAL = np.stack([Y, 1 - Y, X[:, 0] > 14], axis=1).astype(int)
+STEPS = make_pipeline(StandardScaler(), MinMaxScaler(), GaussianNB())
+
+
+def two_scores(model: Any, x: Any, y: Any) -> dict[str, float]:
+    return {"share": model.score(x, y), "size": -len(x)}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "y", "options", "fit"),
+    [
+        (GaussianNB(), BAYES, Y, {"cv": DRAWN, "return_train_score": True}, {}),
+        (GaussianNB(), BAYES, Y, {"cv": RepeatedKFold(n_splits=2, n_repeats=2, random_state=0)}, {}),
+        (GaussianNB(), BAYES, Y, {"scoring": ["roc_auc", "neg_log_loss"], "refit": "neg_log_loss"}, {}),
+        (GaussianNB(), BAYES, Y, {"scoring": {"a": "f1", "b": BY_CLASS}, "refit": lambda results: 1}, {}),
+        (GaussianNB(), BAYES, Y, {"scoring": two_scores, "refit": "share", "return_train_score": True}, {}),
+        (GaussianNB(), BAYES, Y, {}, {"sample_weight": WEIGHTS}),
+        (STEPS, {"gaussiannb__var_smoothing": [1e-9, 1.0]}, Y, {}, {"gaussiannb__sample_weight": WEIGHTS}),
+        (STEPS, {"standardscaler__copy": [True, False], "minmaxscaler": ["passthrough", MinMaxScaler()]}, Y, {}, {}),
+        (STEPS, [{"gaussiannb": [MultinomialNB()], "gaussiannb__alpha": [0.1, 1.0]}, {"minmaxscaler__clip": [True]}],
+         Y, {}, {}),
+        (STEPS, {"minmaxscaler__feature_range": [(1, 0), (0, 1)]}, Y, {"error_score": 0.25}, {}),
+        (MultiOutputClassifier(GaussianNB()), {"estimator__var_smoothing": [1e-9, 1.0]}, SEVERAL, {}, {}),
+        (OneVsRestClassifier(SGDClassifier(random_state=0)), {"estimator__alpha": [1e-3, 1.0]}, SEVERAL, {}, {}),
+        (RandomForestClassifier(5, random_state=0), {"max_depth": [1, 3]}, Y, {"return_train_score": True}, {}),
+    ],
+    ids=["overlapping", "repeated", "scores", "callable_refit", "callable_scores", "weights", "weights_of_a_step",
+         "steps", "last_step", "failing_step", "outputs", "multilabel", "without_partial_fit"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
+def test_scores_are_those_of_grid_search_to_the_bit_where_the_training_is_the_same(
+    estimator: Any, grid: Any, y: Any, options: Any, fit: Any
+) -> None:
+    options = {"cv": 3, **options}
+    theirs = GridSearchCV(estimator, grid, **options).fit(X, y, **fit)
+    ours = hop.HopSearchCV(estimator, param_grid=grid, epochs=1, **options).fit(X, y, **fit)
+    assert ours.cv_results_.keys() - {"n_epochs"} == theirs.cv_results_.keys()
+    for name, values in theirs.cv_results_.items():
+        if name.startswith("param"):
+            assert str(ours.cv_results_[name]) == str(values)
+        elif "time" not in name:
+            assert ours.cv_results_[name].dtype == values.dtype
+            assert ours.cv_results_[name].tolist() == values.tolist(), name
+    assert str(ours.best_params_) == str(theirs.best_params_) and ours.best_index_ == theirs.best_index_
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
+    if not callable(theirs.refit):
+        assert ours.score(X, y) == theirs.score(X, y)
+    assert ours.multimetric_ == theirs.multimetric_ and np.array_equal(ours.classes_, theirs.classes_)
 
 
 def test_no_row_is_trained_on_and_tested_in_one_split() -> None:
@@ -126,6 +186,26 @@ def test_halving_may_begin_with_a_share_of_the_rows(tmp_path: Path) -> None:
     assert len(spans) == 4 + 2 * 3  # a unit for each share
 
     assert search.fit(X[:300], Y[:300]).n_splits_ == 2  # other data replace those in the folder
+
+
+def test_halving_counts_like_the_halving_searches_of_scikit_learn() -> None:
+    search = hop.HopSearchCV(
+        SGDClassifier(random_state=0), param_distributions={"alpha": loguniform(1e-6, 10)}, n_iter=13, cv=2, epochs=4,
+        halving=True, factor=2, random_state=0, refit=False,
+    ).fit(StandardScaler().fit_transform(X), Y)  # fmt: skip
+    assert search.n_resources_ == [1, 2, 4]
+    assert search.n_candidates_ == [13, 6, 3]
+    assert (search.n_iterations_, search.n_possible_iterations_, search.n_required_iterations_) == (3, 3, 4)
+    assert search.n_remaining_candidates_ == 2
+    assert [search.n_resources_[rung] for rung in search.cv_results_["iter"]] == search.cv_results_["n_epochs"].tolist()
+    assert np.bincount(search.cv_results_["iter"]).tolist() == [7, 3, 3]
+
+
+def test_distributions_by_that_name_are_drawn_ten_times() -> None:
+    search = hop.HopSearchCV(
+        GaussianNB(), param_distributions={"var_smoothing": loguniform(1e-9, 1)}, cv=2, epochs=1, random_state=3
+    ).fit(X, Y)
+    assert search.cv_results_["params"] == list(ParameterSampler(search.param_distributions, 10, random_state=3))
 
 
 @pytest.mark.parametrize("share", [0, -1, 0.4, 1.5])

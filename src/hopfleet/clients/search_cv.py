@@ -30,7 +30,7 @@ from sklearn.model_selection import check_cv
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.model_selection._validation import _insert_error_scores, _warn_or_raise_about_fit_failures
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.utils import check_array, check_random_state, get_tags, indexable
+from sklearn.utils import check_array, check_random_state, indexable
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
 
@@ -148,7 +148,9 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         if not all(hasattr(last, "partial_fit") for last in lasts):
             return True
         several = is_classifier(self.estimator) and _outputs(y) > 1
-        return get_tags(self.estimator).input_tags.pairwise or (several and not all(map(_takes_several, lasts)))
+        return self.estimator.__sklearn_tags__().input_tags.pairwise or (
+            several and not all(map(_takes_several, lasts))
+        )
 
     def _fit_whole(self, X: Any, y: Any, params: Mapping[str, Any]) -> Self:  # noqa: N803
         for name, default in (("halving", False), ("folder", None)):
@@ -231,7 +233,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         return shares
 
     def _check_rows(self, X: Any, y: Any) -> None:  # noqa: N803
-        tags = get_tags(self.estimator)
+        tags = self.estimator.__sklearn_tags__()
         if not has_steps(self.estimator):  # which may take anything
             finite = "allow-nan" if tags.input_tags.allow_nan else True
             named = {"estimator": self.estimator, "input_name": "X"}
@@ -244,7 +246,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         if y is None or not is_classifier(self.estimator):
             return [None] * len(models)
         check_classification_targets(y)
-        single = [get_tags(last_step(model)).target_tags.single_output for model in models]
+        single = [last_step(model).__sklearn_tags__().target_tags.single_output for model in models]
         labels: dict[bool, Any] = {}
         if False in single:
             labels[False] = [np.unique(column) for column in np.asarray(y).T]
@@ -398,7 +400,7 @@ def _takes_several(model: Estimator) -> bool:
     """Whether a classifier trains batch by batch on several targets."""
     if isinstance(model, OneVsRestClassifier):  # only its fit takes them
         return False
-    tags = get_tags(model)
+    tags = model.__sklearn_tags__()
     return bool(tags.target_tags.multi_output or (tags.classifier_tags and tags.classifier_tags.multi_label))
 
 
