@@ -194,6 +194,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
             labels,
             table,
             tests,
+            name=self.estimator.steps[-1][0] if has_steps(self.estimator) else "",
             trains=trains if self.return_train_score else None,
             scorer=scorer,
             refit=self.refit,
@@ -313,7 +314,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
                     spent.append(time.thread_time() - began)
         return epochs * len(times) / len(rows) * sum(spent) / max(1, len(spent))
 
-    def _reached(self, shares: int) -> dict[str, list[float]]:
+    def _reached(self, shares: int) -> dict[str, Sequence[float]]:
         """Return how far each candidate was trained, and keep the counts of scikit-learn's halving searches."""
         lengths = [len(trial.history) for _, trial in sorted(self._trials.items())]
         epochs = [length if shares == 1 else length / shares for length in lengths]
@@ -386,7 +387,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
             order = rng.permutation(rows) if rows > self.batch_size else np.arange(rows)
             for start in range(0, rows, self.batch_size):
                 some = table.take(order[start : start + self.batch_size])
-                train_on(last_step(model), some.x, some, labels[self.best_index_])
+                train_on(last_step(model), some, labels[self.best_index_])
         check_is_fitted(last_step(model))
         return model
 

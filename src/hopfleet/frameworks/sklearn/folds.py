@@ -47,11 +47,26 @@ class Table:
         self.fit_params, self.score_params = fit_params or {}, score_params or {}
         self.splits: Sequence[Array] | None = None
         self._file: Path | None = None
+        #: What ``transformed`` has returned, and the steps, so that no others get their id.
+        self._kept: dict[Any, tuple[Any, Table]] = {}
 
     def take(self, rows: Array) -> Table:
         """Return a table with copies of some rows."""
         fit, score = (_check_method_params(self.x, some, rows) for some in (self.fit_params, self.score_params))
         return Table(_safe_indexing(self.x, rows), None if self.y is None else _safe_indexing(self.y, rows), fit, score)
+
+    def transformed(self, rows: Array, steps: Any, key: Any) -> Table:
+        """Return a table with copies of some rows, transformed by steps of a pipeline. They do so once for each key."""
+        if steps is None:
+            return self.take(rows)
+        key = id(steps), key
+        if key not in self._kept:
+            part = self.take(rows)
+            part.x = steps.transform(part.x)
+            self._kept[key] = steps, part
+        part = self._kept[key][1]
+        # An estimator may work in place.
+        return Table(part.x.copy() if hasattr(part.x, "copy") else part.x, part.y, part.fit_params, part.score_params)
 
     def share(self, file: Path) -> None:
         """Write the inputs, if they are an array, to a file that other processes map instead of receiving a copy."""
@@ -60,7 +75,7 @@ class Table:
             self._file = file
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "x": None} if self._file else vars(self)
+        return {**vars(self), "_kept": {}} | ({"x": None} if self._file else {})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -83,10 +98,10 @@ def scores_of(metrics: Mapping[str, float], split: int) -> dict[str, Any]:
     return {kind: found["score"] if found.keys() == {"score"} else found for kind, found in kinds.items()}
 
 
-def train_on(estimator: Estimator, x: Any, rows: Table, classes: Any) -> None:
-    """Train an estimator on the targets of some rows and their transformed inputs ``x``."""
+def train_on(estimator: Estimator, rows: Table, classes: Any) -> None:
+    """Train an estimator on some rows."""
     options = {} if classes is None else {"classes": classes}
-    estimator.partial_fit(x, rows.y, **options, **rows.fit_params)
+    estimator.partial_fit(rows.x, rows.y, **options, **rows.fit_params)
     if isinstance(classes, list) and not hasattr(estimator, "classes_"):  # as its fit would have set it
         estimator.classes_ = classes
 
@@ -112,14 +127,8 @@ class Folds(BaseEstimator):  # type: ignore[misc]
             rows = np.repeat(np.arange(len(times)), times) if batch.splits is None else batch.splits[split]
             if len(rows):
                 # Copies: an estimator may work in place, and other candidates train on the same batch.
-                some = batch.take(rows)
-                train_on(estimator, some.x if steps is None else steps.transform(some.x), some, self.classes)
+                train_on(estimator, batch.transformed(rows, steps, split), self.classes)
         return self
-
-    def models(self) -> list[Estimator]:
-        """Return the estimator of each split, with the steps before it."""
-        pairs = zip(self.steps, self.estimators_, strict=True)
-        return [last if steps is None else Pipeline([*steps.steps, ("last", last)]) for steps, last in pairs]
 
 
 class Gathered:
@@ -166,19 +175,21 @@ class FoldsSession(SklearnSession):
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         with self.environment(seed):
             model = self.model if self.counters["units"] else self._tried(list(self.gathered(batches)))
-            members = model.models()
-            found = _scores(self._hooks, members, self._hooks.tests, "")
+            found = _scores(self._hooks, model, self._hooks.tests, "")
             if self._hooks.trains is not None:
-                found |= _scores(self._hooks, members, self._hooks.trains, "train_")
+                found |= _scores(self._hooks, model, self._hooks.trains, "train_")
             return {name: RowSum.of(value, batches.rows) for name, value in found.items()}
 
 
-def _scores(task: FoldsTask, members: Sequence[Estimator], rows: Sequence[Array], prefix: str) -> dict[str, float]:
+def _scores(task: FoldsTask, folds: Folds, rows: Sequence[Array], prefix: str) -> dict[str, float]:
     """Return the scores of each split by name, and their means. The one called ``score`` decides."""
     each: dict[str, list[float]] = {}
-    for member, some in zip(members, rows, strict=True):
-        part = task.table.take(some)
-        scores = _score(member, part.x, part.y, task.scorer, part.score_params, task.error_score)
+    for split, (model, steps, some) in enumerate(zip(folds.estimators_, folds.steps, rows, strict=True)):
+        # A user's own function may look at the pipeline.
+        whole = steps is not None and task.own_scorer
+        part = task.table.take(some) if whole else task.table.transformed(some, steps, (prefix, split))
+        scored = Pipeline([*steps.steps, (task.name, model)]) if whole else model
+        scores = _score(scored, part.x, part.y, task.scorer, part.score_params, task.error_score)
         for name, value in (scores if isinstance(scores, Mapping) else {"score": scores}).items():
             each.setdefault(f"{prefix}{name}", []).append(float(value))
     means = {name: float(np.mean(values)) for name, values in each.items()}
@@ -211,7 +222,8 @@ class FoldsTask(SklearnTask):
     """A task whose configurations are numbers of ``candidates``: estimators with their parameters.
 
     ``steps`` has the fitted steps before each candidate, ``labels`` its classes, and ``tests`` the rows that each split
-    is scored on. An epoch of the experiment has a random share of the rows of ``table``, one in ``shares``.
+    is scored on; ``name`` is that of the last step of a pipeline. An epoch of the experiment has a random share of the
+    rows of ``table``, one in ``shares``.
     """
 
     preload = ("hopfleet.frameworks.sklearn.folds",)
@@ -224,6 +236,7 @@ class FoldsTask(SklearnTask):
         table: Table,
         tests: Sequence[Array],
         *,
+        name: str,
         trains: Sequence[Array] | None,
         scorer: Any,
         refit: Any,
@@ -232,7 +245,9 @@ class FoldsTask(SklearnTask):
     ) -> None:
         self.candidates, self.steps, self.labels, self.table = candidates, steps, labels, table
         self.tests, self.trains, self.scorer = tests, trains, scorer
-        self.refit, self.error_score, self.shares = refit, error_score, shares
+        self.name, self.refit, self.error_score, self.shares = name, refit, error_score, shares
+        scorers = getattr(scorer, "_scorers", {"score": scorer}).values()
+        self.own_scorer = any(type(each).__module__.partition(".")[0] != "sklearn" for each in scorers)
 
     def build(self, config: Config) -> Folds:
         number = config["candidate"]
