@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_matrix
 from scipy.stats import loguniform
+from sklearn import config_context
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
@@ -71,6 +72,7 @@ DRAWN = [(RNG.integers(0, 569, 400), RNG.integers(0, 569, 200)) for _ in range(3
 """Splits with rows that come twice, and rows that are in both parts."""
 WEIGHTS = RNG.random(569)
 BAYES = {"var_smoothing": [1e-9, 1e-3, 1.0]}
+GRID_OF_BAYES = {"gaussiannb__var_smoothing": [1e-9, 1.0]}
 BY_CLASS = make_scorer(accuracy_score)
 SEVERAL = np.stack([Y, 1 - Y, X[:, 0] > 14], axis=1).astype(int)
 STEPS = make_pipeline(StandardScaler(), MinMaxScaler(), GaussianNB())
@@ -89,7 +91,7 @@ def two_scores(model: Any, x: Any, y: Any) -> dict[str, float]:
         (GaussianNB(), BAYES, Y, {"scoring": {"a": "f1", "b": BY_CLASS}, "refit": lambda results: 1}, {}),
         (GaussianNB(), BAYES, Y, {"scoring": two_scores, "refit": "share", "return_train_score": True}, {}),
         (GaussianNB(), BAYES, Y, {}, {"sample_weight": WEIGHTS}),
-        (STEPS, {"gaussiannb__var_smoothing": [1e-9, 1.0]}, Y, {}, {"gaussiannb__sample_weight": WEIGHTS}),
+        (STEPS, GRID_OF_BAYES, Y, {}, {"gaussiannb__sample_weight": WEIGHTS}),
         (STEPS, {"standardscaler__copy": [True, False], "minmaxscaler": ["passthrough", MinMaxScaler()]}, Y, {}, {}),
         (STEPS, [{"gaussiannb": [MultinomialNB()], "gaussiannb__alpha": [0.1, 1.0]}, {"minmaxscaler__clip": [True]}],
          Y, {}, {}),
@@ -120,6 +122,26 @@ def test_scores_are_those_of_grid_search_to_the_bit_where_the_training_is_the_sa
     if not callable(theirs.refit):
         assert ours.score(X, y) == theirs.score(X, y)
     assert ours.multimetric_ == theirs.multimetric_ and np.array_equal(ours.classes_, theirs.classes_)
+
+
+def test_weights_reach_the_steps_that_ask_for_them() -> None:
+    with config_context(enable_metadata_routing=True):
+        scaler = StandardScaler().set_fit_request(sample_weight=True)
+        pipeline = make_pipeline(scaler, GaussianNB().set_fit_request(sample_weight=True))
+        options: Any = {"cv": 3, "scoring": make_scorer(accuracy_score).set_score_request(sample_weight=False)}
+        theirs = GridSearchCV(pipeline, GRID_OF_BAYES, **options).fit(X, Y, sample_weight=WEIGHTS)
+        ours = hop.HopSearchCV(pipeline, GRID_OF_BAYES, epochs=1, **options).fit(X, Y, sample_weight=WEIGHTS)
+    assert ours.cv_results_["mean_test_score"].tolist() == theirs.cv_results_["mean_test_score"].tolist()
+    assert np.array_equal(ours.best_estimator_[-1].var_, theirs.best_estimator_[-1].var_)
+    assert not np.array_equal(ours.best_estimator_[0].mean_, X.mean(axis=0))
+
+
+def test_a_scorer_of_ones_own_sees_the_whole_pipeline() -> None:
+    def scale(model: Any, x: Any, y: Any) -> float:
+        return float(model["sgdclassifier"].coef_.size * model["standardscaler"].n_samples_seen_ + len(x))
+
+    search = hop.HopSearchCV(PIPELINE, GRID, cv=[(np.arange(300), np.arange(300, 569))], epochs=1, scoring=scale)
+    assert search.fit(X, Y).best_score_ == 30 * 300 + 269
 
 
 def test_no_row_is_trained_on_and_tested_in_one_split() -> None:

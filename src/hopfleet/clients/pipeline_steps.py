@@ -6,8 +6,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sklearn import get_config
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
+from sklearn.utils.metadata_routing import process_routing
 
 from hopfleet.clients.candidates import Candidate
 from hopfleet.errors import UsageError
@@ -31,7 +33,11 @@ def divided(model: Estimator, params: Mapping[str, Any]) -> tuple[Mapping[str, A
     """Return the arguments of ``fit`` for the steps of a pipeline before the last, and those for the last."""
     if not isinstance(model, Pipeline):
         return {}, params
-    last = model.steps[-1][0]
+    *others, last = [name for name, _ in model.steps]
+    if get_config()["enable_metadata_routing"]:
+        routed = process_routing(model, "fit", **params)
+        asked = (routed.get(name, {}).get(method, {}) for name in others for method in ("fit", "fit_transform"))
+        return {name: value for each in asked for name, value in each.items()}, routed[last].fit
     for name in params:
         if "__" not in name:
             raise UsageError(f"fit({name}=...): the step of the pipeline is missing; write {last}__{name}=...")
