@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -247,6 +248,28 @@ def test_processes_are_started_where_they_pay(start: float, monkeypatch: pytest.
     search = hop.HopSearchCV(PIPELINE, GRID, cv=2, epochs=1, batch_size=100, n_jobs=2, random_state=0).fit(X, Y)
     assert len({span.worker for span in search.results_.history.spans}) == (1 if start else 2)
     assert search.best_score_ > 0.9
+
+
+class Noting(SGDClassifier):
+    """A classifier with an attribute that only pickle can store."""
+
+    def partial_fit(self, *arguments: Any, **keywords: Any) -> Noting:
+        self.places = {Path("a")}
+        super().partial_fit(*arguments, **keywords)
+        return self
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002])
+def test_estimators_of_ones_own_hop_between_processes(mask: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.clients.search_cv.START_SECONDS", 0.0)
+    before = os.umask(mask)
+    try:
+        search = hop.HopSearchCV(
+            Noting(random_state=0), {"alpha": [1e-4, 1e-3, 1e-2]}, cv=2, epochs=2, batch_size=100, n_jobs=2
+        ).fit(StandardScaler().fit_transform(X), Y)
+    finally:
+        os.umask(before)
+    assert search.best_score_ > 0.9 and search.best_estimator_.places == {Path("a")}
 
 
 TEXTS = [f"{'good' if number % 2 else 'bad'} film number {number}" for number in range(120)]

@@ -100,7 +100,7 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         halving: bool = False,
         factor: int = 3,
         min_epochs: float = 1,
-        batch_size: int = 1000,
+        batch_size: int = 10_000,
         random_state: Any = None,
         folder: str | None = None,
     ) -> None:

@@ -26,6 +26,7 @@ from hopfleet.frameworks.sklearn.session import SklearnSession
 from hopfleet.frameworks.sklearn.task import SklearnTask
 from hopfleet.frameworks.state.arrays import Array
 from hopfleet.frameworks.state.tree import Tree
+from hopfleet.support.files import check_private
 
 
 class Table:
@@ -151,6 +152,8 @@ class FoldsSession(SklearnSession):
     """A trial that is scored split by split, each on all of its test rows at once."""
 
     _hooks: FoldsTask
+    #: The file that is being loaded.
+    _source: Path
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         # A flotilla has gathered the rows already.
@@ -166,8 +169,13 @@ class FoldsSession(SklearnSession):
         except CheckpointError:  # an estimator of a user's own class
             return np.frombuffer(cloudpickle.dumps(self.estimator.estimators_), np.uint8)
 
+    def load(self, path: Path) -> None:
+        self._source = path
+        super().load(path)
+
     def restore(self, state: Tree) -> None:
         if isinstance(state, np.ndarray):
+            check_private(self._source.parent, self._source)
             self.estimator.estimators_ = cloudpickle.loads(state.tobytes())
         else:
             super().restore(state)
