@@ -71,6 +71,7 @@ def test_each_split_is_trained_and_scored_as_if_alone(found: Any) -> None:
 RNG = np.random.default_rng(0)
 DRAWN = [(RNG.integers(0, 569, 400), RNG.integers(0, 569, 200)) for _ in range(3)]
 """Splits with rows that come twice, and rows that are in both parts."""
+MASKS = [(np.arange(569) < 400, np.arange(569) >= 400), (np.arange(-300, 0), np.arange(-500, -300))]
 WEIGHTS = RNG.random(569)
 BAYES = {"var_smoothing": [1e-9, 1e-3, 1.0]}
 GRID_OF_BAYES = {"gaussiannb__var_smoothing": [1e-9, 1.0]}
@@ -88,6 +89,7 @@ def two_scores(model: Any, x: Any, y: Any) -> dict[str, float]:
     [
         (GaussianNB(), BAYES, Y, {"cv": DRAWN, "return_train_score": True}, {}),
         (GaussianNB(), BAYES, Y, {"cv": RepeatedKFold(n_splits=2, n_repeats=2, random_state=0)}, {}),
+        (GaussianNB(), BAYES, Y, {"cv": MASKS}, {}),
         (GaussianNB(), BAYES, Y, {"scoring": ["roc_auc", "neg_log_loss"], "refit": "neg_log_loss"}, {}),
         (GaussianNB(), BAYES, Y, {"scoring": {"a": "f1", "b": BY_CLASS}, "refit": lambda results: 1}, {}),
         (GaussianNB(), BAYES, Y, {"scoring": two_scores, "refit": "share", "return_train_score": True}, {}),
@@ -101,8 +103,8 @@ def two_scores(model: Any, x: Any, y: Any) -> dict[str, float]:
         (OneVsRestClassifier(SGDClassifier(random_state=0)), {"estimator__alpha": [1e-3, 1.0]}, SEVERAL, {}, {}),
         (RandomForestClassifier(5, random_state=0), {"max_depth": [1, 3]}, Y, {"return_train_score": True}, {}),
     ],
-    ids=["overlapping", "repeated", "scores", "callable_refit", "callable_scores", "weights", "weights_of_a_step",
-         "steps", "last_step", "failing_step", "outputs", "multilabel", "without_partial_fit"],
+    ids=["overlapping", "repeated", "masks", "scores", "callable_refit", "callable_scores", "weights",
+         "weights_of_a_step", "steps", "last_step", "failing_step", "outputs", "multilabel", "without_partial_fit"],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
 def test_scores_are_those_of_grid_search_to_the_bit_where_the_training_is_the_same(

@@ -184,7 +184,8 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
             )
         if not splits:
             raise ValueError(f"cv={cv!r}: No fits were performed. Was the CV iterator empty? Were there no candidates?")
-        trains, tests = ([_numbers(rows) for rows in part] for part in zip(*splits, strict=True))
+        numbers = np.arange(_num_samples(X))  # splits may have masks, or count from the end
+        trains, tests = ([numbers[np.asarray(rows)] for rows in part] for part in zip(*splits, strict=True))
         steps = fitted_steps(
             self.estimator, self._candidates, models, table, trains, before, raises=self.error_score == "raise"
         )
@@ -263,14 +264,14 @@ class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
         if self.halving:
             most, least = self.epochs * task.shares, max(1, int(self.min_epochs))
             search = SuccessiveHalving(count, most, eta=self.factor, min_epochs=least)
-        times = np.stack([np.bincount(some, minlength=rows) for some in trains], axis=1)
-        columns: dict[str, Any] = {"row": np.arange(rows), "split": times.astype(np.min_scalar_type(times.max()))}
+        times = np.stack([_times(some, rows) for some in trains], axis=1)
+        columns: dict[str, Any] = {"row": np.arange(rows), "split": times}
         tested = np.unique(np.concatenate(task.tests))
         workers = effective_n_jobs(self.n_jobs)
         epochs = (search.planned(count).epochs or 0) / task.shares
         whole = rows <= self.batch_size and task.shares == 1
         task.table.splits = trains if whole else None
-        if workers > 1 and self._seconds(task, columns["split"], epochs) * (1 - 1 / workers) < START_SECONDS:
+        if workers > 1 and self._seconds(task, times, epochs) * (1 - 1 / workers) < START_SECONDS:
             workers = 1
         partitions = 1 if workers == 1 else max(1, min(PARTITIONS, rows // self.batch_size))
         seed = int(check_random_state(self.random_state).randint(1 << 31))
@@ -405,7 +406,7 @@ def _takes_several(model: Estimator) -> bool:
     return bool(tags.target_tags.multi_output or (tags.classifier_tags and tags.classifier_tags.multi_label))
 
 
-def _numbers(rows: Any) -> Any:
-    """Return the numbers of some rows, which may be given as a mask."""
-    rows = np.asarray(rows)
-    return np.flatnonzero(rows) if rows.dtype == bool else rows
+def _times(numbers: Any, rows: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return how often each of some rows is among their numbers."""
+    times = np.bincount(numbers, minlength=rows)
+    return times.astype(np.min_scalar_type(times.max()))
