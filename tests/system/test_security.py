@@ -87,9 +87,9 @@ def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
     imports = {(path, alias.name) for path, node in nodes() if isinstance(node, ast.Import) for alias in node.names}
     pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}
     # What script.py loads has come as a part of the WorkerSpec, which process.py and worker_actor.py load. What
-    # recipe.py, bundle.py and workspace.py load lies in a folder that only this user can write to: they ask
+    # recipe.py, bundle.py, workspace.py and folds.py load lies in a folder that only this user can write to: they ask
     # check_private.
-    loading = {"process.py", "worker_actor.py", "script.py", "pool.py", "recipe.py", "bundle.py"}
+    loading = {"process.py", "worker_actor.py", "script.py", "pool.py", "recipe.py", "bundle.py", "folds.py"}
     plain = {"wire.py", "workspace.py"}
     cloud = {(file, "cloudpickle") for file in (*loading, "pickling.py", "frameworks.py", "scripts.py")}
     # whole_set.py asks whether a function can be pickled, and belongings.py whether a value changed: they load nothing.
@@ -97,7 +97,7 @@ def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
     assert {file for file, name in calls() if name == "cloudpickle.loads"} == loading
     assert {file for file, name in calls() if name == "pickle.loads"} == plain
     asking = {path.name for path in SOURCES if "check_private(" in path.read_text()}
-    assert {"recipe.py", "bundle.py", "workspace.py"} <= asking
+    assert {"recipe.py", "bundle.py", "workspace.py", "folds.py"} <= asking
     assert "marshal.loads" not in {name for _, name in calls()}
     # An exported file is read back, without pickles.
     assert {file for file, name in calls() if name == "torch.load"} == {"formats.py"}

@@ -22,7 +22,6 @@ ELSEWHERE = {
     "interval": ("perturbation_interval", "burn_in_period"),
     "max_epochs": ("epochs", "max_t", "num_epochs", "n_epochs", "max_resource", "max_iter"),
     "min_epochs": ("grace_period", "min_resource", "min_t"),
-    "params": ("param_grid", "param_distributions"),
     "partitions": ("n_partitions", "num_partitions", "npartitions", "shards", "num_shards", "parts"),
     "population": ("population_size", "num_samples", "n_trials", "trials"),
     "quantile": ("quantile_fraction",),
