@@ -7,11 +7,12 @@ capture: a step that changes something on the host is not captured, and replays 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from hopfleet.frameworks.torch._operations import Operation, Value
 
 ROOM = 1 << 16
 """Bytes of such tensors in one capture."""
@@ -34,9 +35,9 @@ class HostTensors(TorchFunctionMode):
         self._taken = 0
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        given: dict[str, Any] = dict(kwargs or {})
+        self, func: Operation, types: Sequence[type], args: tuple[Value, ...] = (), kwargs: Value = None
+    ) -> Value:
+        given: dict[str, Value] = dict(kwargs or {})
         if func in MADE and _is_cuda(given.get("device")) and not torch.is_tensor(args[0] if args else None):
             target, grad = given.pop("device"), given.pop("requires_grad", False)
             made = func(*args, **given, device="cpu")
@@ -56,5 +57,5 @@ class HostTensors(TorchFunctionMode):
         return room.copy_(tensor)
 
 
-def _is_cuda(device: Any) -> bool:
+def _is_cuda(device: Value) -> bool:
     return device is not None and torch.device(device).type == "cuda"

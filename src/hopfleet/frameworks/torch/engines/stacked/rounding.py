@@ -11,7 +11,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -107,15 +107,15 @@ class InDouble(TorchFunctionMode):
     """A context in which code computes in double precision, also where it asks for another type."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Operation, types: Sequence[type], args: tuple[Value, ...] = (), kwargs: Value = None
+    ) -> Value:
         if func in CASTS:
             return args[0].double()
         found = func(*map(_as_double, args), **{name: _as_double(value) for name, value in (kwargs or {}).items()})
         return _doubled(found) if type(found) is torch.Tensor and not types else found
 
 
-def _as_double(value: Any) -> Any:
+def _as_double(value: Value) -> Value:
     return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
 
 
