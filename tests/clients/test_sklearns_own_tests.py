@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import sklearn
 
+from tests.helpers.marks import long
+
 ROOT = Path(__file__).parents[2]
 MODULES = ("sklearn.model_selection.tests.test_search", "sklearn.model_selection.tests.test_successive_halving")
 LIST: dict[str, Any] = tomllib.loads(Path(__file__).with_name("sklearns_own_tests.toml").read_text(encoding="utf-8"))
@@ -26,7 +28,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["whole", "batches"])
+@pytest.mark.parametrize("mode", [pytest.param("whole", marks=long), "batches"])
 def test_all_pass_but_those_that_are_listed_with_a_reason(mode: str, tmp_path: Path) -> None:
     outcomes = outcomes_of(mode, tmp_path)
     listed = {name for entry in LIST["reason"] for name in entry.get("both", []) + entry.get(mode, [])}

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet.domain.placement import CPU
 from hopfleet.errors import NotFinite, TaskError, describe
 from hopfleet.frameworks.whole_set import Gathered
-from hopfleet.testing.frameworks import ROWS, FrameworkSuite
+from hopfleet.testing.frameworks import FrameworkSuite
 from tests.helpers import warm
-from tests.helpers.keras_tasks import Net, X, Y, keras, model
+from tests.helpers.keras_tasks import Batches, Net, X, Y, batches, keras, model, opened, values
 from tests.helpers.marks import LONG, long
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")]
@@ -40,24 +39,6 @@ class TestKeras(FrameworkSuite):
 
     def columns(self):
         return {"x": X, "y": Y}
-
-
-class Batches(list[Any]):
-    rows = ROWS
-
-
-def batches() -> Batches:
-    starts = range(0, ROWS, 8)
-    return Batches({"x": X[start : start + 8].copy(), "y": Y[start : start + 8].copy()} for start in starts)
-
-
-def opened(task: hop.KerasTask, config: dict[str, Any], seed: int = 5) -> Any:
-    return task.framework.open(config, seed=seed, placement=CPU, threads=1)
-
-
-def values(made: Any) -> list[bytes]:
-    every = [*made.variables, *made.optimizer.variables]
-    return [np.asarray(keras.ops.convert_to_numpy(each)).tobytes() for each in every]
 
 
 @pytest.mark.parametrize("shaped", [True, False], ids=["shaped", "unshaped"])

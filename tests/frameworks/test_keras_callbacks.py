@@ -11,8 +11,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
-from tests.frameworks.test_keras import batches, opened, values
-from tests.helpers.keras_tasks import X, Y, keras
+from tests.helpers.keras_tasks import X, Y, batches, keras, opened, values
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,10 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hopfleet as hop
 from hopfleet.extend import Assignment, Unit
+
+ROWS = 230
+RNG = np.random.default_rng(2)
+COLUMNS = {"x": RNG.normal(size=(ROWS, 6)).astype("float32"), "y": RNG.integers(0, 3, ROWS)}
+RATES = hop.grid_search([0.1, 0.03, 0.01])
 
 SEED, SIZE = 5, 13
 """The seed of the experiment, and the rows of a batch: partitions end with short ones."""
@@ -47,3 +53,8 @@ def visited(dataset: Any, trial: Any) -> Iterator[list[dict[str, Any]]]:
         for partition in partitions:
             found = dataset.batches(partition, batch_size=SIZE, seed=SEED, epoch=epoch)
             yield [{name: value.copy() for name, value in batch.items()} for batch in found]
+
+
+def same_tensors(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two state dicts of PyTorch have the same bits."""
+    return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)

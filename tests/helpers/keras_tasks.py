@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.testing.frameworks import ROWS
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -53,3 +54,21 @@ class Own(hop.KerasTask):
         made.compile(optimizer=config["optimizer"], loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         made.optimizer.learning_rate = config["lr"]
         return made
+
+
+class Batches(list[Any]):
+    rows = ROWS
+
+
+def batches() -> Batches:
+    starts = range(0, ROWS, 8)
+    return Batches({"x": X[start : start + 8].copy(), "y": Y[start : start + 8].copy()} for start in starts)
+
+
+def opened(task: hop.KerasTask, config: dict[str, Any], seed: int = 5) -> Any:
+    return task.framework.open(config, seed=seed, placement=CPU, threads=1)
+
+
+def values(made: Any) -> list[bytes]:
+    every = [*made.variables, *made.optimizer.variables]
+    return [np.asarray(keras.ops.convert_to_numpy(each)).tobytes() for each in every]

@@ -34,8 +34,6 @@ from sklearn.utils import check_array, check_random_state, indexable
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
 
-from hopfleet.clients.candidates import listed_candidates, with_parameters
-from hopfleet.clients.pipeline_steps import divided, fitted_steps, has_steps, last_step
 from hopfleet.data import partition
 from hopfleet.domain.bounds import integer
 from hopfleet.domain.placement import CPU
@@ -44,7 +42,9 @@ from hopfleet.domain.space import grid_search
 from hopfleet.errors import UsageError
 from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions
+from hopfleet.frameworks.sklearn.candidates import listed_candidates, with_parameters
 from hopfleet.frameworks.sklearn.folds import FoldsTask, Table, scores_of, train_on
+from hopfleet.frameworks.sklearn.pipeline_steps import divided, fitted_steps, has_steps, last_step
 from hopfleet.runs.results import Results
 from hopfleet.runs.trial_result import TrialResult
 from hopfleet.search.base import Search, at_least_one

@@ -28,7 +28,7 @@ from hopfleet.domain.rowsum import means
 from hopfleet.errors import DataChanged, DataError, TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.inference import candidate, job, key, members, pieces, run_units, space_for, validation
-from hopfleet.runs.opened_run import OpenedRun
+from hopfleet.runs.opened_run import OpenedRun, check_ensembles
 from hopfleet.runs.place import Place
 from hopfleet.runs.verify import find_data
 from hopfleet.support import clock
@@ -55,6 +55,8 @@ def measure_trials(
     for name in names:
         results[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
     folds, work = results.definition.get("folds", 0), job(results, dict.fromkeys(names, 1.0), data, task)
+    if folds:
+        check_ensembles(task, folds)
     working = InferenceTask(task, None, logits=False, folds=folds) if folds else task
     return _measured(results, data, names, work, working, place)
 

@@ -139,6 +139,8 @@ class OpenedTrial(Signposted, Generic[ModelT]):
                 self.id, guest.changes,
             )  # fmt: skip
         shares = [1 / len(models)] * len(models)
+        if len(models) > 1:
+            check_ensembles(self._run.find_task(task), len(models))
         made: ModelT = as_one(self._run.find_task(task), models, shares, logits=False)
         return made
 
@@ -312,9 +314,14 @@ def as_one(task: Task, models: Sequence[Any], shares: Sequence[float], *, logits
     return task.framework.ensemble(models, shares, logits=logits)
 
 
-def check_ensembles(task: Task) -> None:
-    """Raise TaskError if the task's framework cannot make one model of several."""
+def check_ensembles(task: Task, folds: int = 0) -> None:
+    """Raise TaskError if the task's framework cannot make one model of several, such as those of ``folds``."""
     if type(task.framework).ensemble is Framework.ensemble:
+        if folds:
+            raise TaskError(
+                f"valid='kfold({folds})': new rows are predicted by the mean of the models of all folds, which tasks "
+                "of PyTorch, Lightning and Transformers have; results.refit() trains one model on all rows"
+            )
         raise TaskError(
             "ensembles: need a task of PyTorch, Lightning or Transformers; results.best is the best single model, and "
             "the predictions of several trials can be averaged"

@@ -23,7 +23,7 @@ from hopfleet.runs.failed_rows import FailedRows, check_on_error
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.inference import candidate, job, members, output_in, pieces, run_units, space_for, validation
 from hopfleet.runs.joining import joined
-from hopfleet.runs.opened_run import OpenedRun
+from hopfleet.runs.opened_run import OpenedRun, check_ensembles
 from hopfleet.runs.place import Place
 from hopfleet.runs.replacing import check_predictions, put_predictions
 from hopfleet.runs.verify import find_data
@@ -85,6 +85,8 @@ def predict(
     unseen: list[int] = []
     if data is None:
         data, unseen = validation(results)
+    if results.definition.get("folds") and not unseen:
+        check_ensembles(task, results.definition["folds"])
     if to is iter and not unseen:
         model, guest = joined(results, weights, task, logits=logits)
         return _iterated(task, model, guest, data, train, batch_size, beside, on_error)

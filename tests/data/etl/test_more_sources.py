@@ -213,3 +213,31 @@ def test_first_rows(tmp_path: Path) -> None:
         hop.first_rows(path, rows=0)
     with pytest.raises(DataError, match="the source has no rows"):
         hop.first_rows({"n": []})
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_arrays_of_several_dimensions_keep_their_shape(dtype: str, tmp_path: Path) -> None:
+    pictures = np.arange(12 * 3 * 4 * 5).reshape(12, 3, 4, 5).astype(dtype)
+    labels = np.arange(12) % 3
+
+    def check(data: hop.Dataset, column: str = "x") -> None:
+        (found,) = data.batches(0, batch_size=12)
+        assert found[column].dtype == dtype and found[column].shape[1:] == (3, 4, 5)
+        assert sorted(map(bytes, found[column])) == sorted(map(bytes, pictures))
+
+    source = {"x": pictures, "y": labels}
+    check(hop.prepare(source, tmp_path / "plain", partitions=1, quiet=True))
+    check(hop.prepare((pictures, labels), tmp_path / "pair", partitions=1, quiet=True))
+    parts = hop.split(source, tmp_path / "split", {"train": 0.5, "valid": 0.5}, stratify="y", partitions=1, quiet=True)
+    assert parts["train"].columns["x"].shape == (3, 4, 5) and parts["train"].rows + parts["valid"].rows == 12
+
+    def of_row(row: Any) -> Any:
+        assert row["x"].shape == (3, 4, 5)
+        return {"z": row["x"], "y": row["y"]}
+
+    def of_batch(batch: Any) -> Any:
+        assert batch["x"].shape[1:] == (3, 4, 5)
+        return {"z": batch["x"], "y": batch["y"]}
+
+    check(hop.prepare(source, tmp_path / "row", of_row, partitions=1, quiet=True), "z")
+    check(hop.prepare(source, tmp_path / "batch", of_batch, partitions=1, quiet=True), "z")

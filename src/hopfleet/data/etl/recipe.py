@@ -123,7 +123,9 @@ class RowFunction(Recipe):
     arrow = True
 
     def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
-        each = [self._made(row) for row in batch.to_pylist()]
+        tensors = {name: tensors_of(batch.column(name)) for name in batch.column_names if _is_tensor(batch, name)}
+        rows = batch.drop_columns([*tensors]).to_pylist() if tensors else batch.to_pylist()
+        each = [self._made(row | {name: one[place] for name, one in tensors.items()}) for place, row in enumerate(rows)]
         made = [row for some in each for row in some]
         for row in made:
             if row.keys() != made[0].keys():
@@ -166,12 +168,25 @@ def plain_batch(table: pa.Table, layout: ColumnTypes) -> dict[str, Any]:
             batch[name] = np.asarray(filled.combine_chunks(), wanted)
         elif pa.types.is_boolean(kind) and name not in layout.nulls:
             batch[name] = np.asarray(column.to_pylist(), bool)
+        elif isinstance(kind, pa.FixedShapeTensorType):
+            batch[name] = tensors_of(column)
         elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             stamps = column.cast(pa.timestamp("us")).cast(pa.int64()).fill_null(np.iinfo(np.int64).min)
             batch[name] = np.asarray(stamps.combine_chunks(), np.int64).view("datetime64[us]")
         else:
             batch[name] = column.to_pylist()
     return batch
+
+
+def tensors_of(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """Return a column of arrays of one shape as one array."""
+    whole = column.combine_chunks()
+    (array,) = whole.chunks if isinstance(whole, pa.ChunkedArray) else (whole,)
+    return np.asarray(array.to_numpy_ndarray())
+
+
+def _is_tensor(table: pa.Table, name: str) -> bool:
+    return isinstance(table.schema.field(name).type, pa.FixedShapeTensorType)
 
 
 class Prepared:

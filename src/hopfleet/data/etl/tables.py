@@ -194,8 +194,10 @@ def _table(columns: Mapping[str, Any], number: int) -> pa.Table:
     arrays = {}
     for name, values in columns.items():
         try:
-            if isinstance(values, np.ndarray) and values.ndim > 1:
-                values = list(values.reshape(len(values), -1))
+            if isinstance(values, np.ndarray) and values.ndim > 2:
+                values = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
+            elif isinstance(values, np.ndarray) and values.ndim == 2:
+                values = list(values)
             arrays[str(name)] = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             kinds = [type(value) for value in values]

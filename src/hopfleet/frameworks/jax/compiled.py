@@ -38,7 +38,8 @@ def keep_compiled() -> None:
         finally:
             os.close(place)
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
         if importlib.util.find_spec("filelock"):  # with which JAX removes old programs
             jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
 

@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metadata_routing import process_routing
 
-from hopfleet.clients.candidates import Candidate
 from hopfleet.errors import UsageError
+from hopfleet.frameworks.sklearn.candidates import Candidate
 from hopfleet.frameworks.sklearn.folds import Table
 
 Estimator = Any
