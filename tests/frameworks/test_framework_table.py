@@ -1,4 +1,4 @@
-"""The table of docs/frameworks/README.md: each feature works with a framework, or is refused in words."""
+"""The table of docs/features.md: each feature works with a framework, or is refused in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.framework_features import FEATURES, KINDS, words
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 
 
 def table() -> dict[str, dict[str, str]]:
@@ -28,7 +28,7 @@ def table() -> dict[str, dict[str, str]]:
 def test_each_feature_works_or_is_refused(framework: str, tmp_path: Path) -> None:
     env = {**os.environ, "HOPFLEET_HOME": str(tmp_path / "home"), "KERAS_BACKEND": "torch"}
     command = [sys.executable, "-m", "tests.helpers.framework_features", framework]
-    done = subprocess.run(command, env=env, cwd=PAGE.parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=env, cwd=PAGE.parents[1], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == {feature: cells[framework] for feature, cells in table().items()}

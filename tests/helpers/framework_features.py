@@ -1,4 +1,4 @@
-"""What the frameworks' tasks can do, tried on one small task of each: docs/frameworks/README.md has the outcome."""
+"""What the frameworks' tasks can do, tried on one small task of each: docs/features.md has the outcome."""
 
 from __future__ import annotations
 
