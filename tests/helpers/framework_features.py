@@ -216,11 +216,6 @@ class Trial:
     def the_models_of_folds_predict_new_rows_together(self) -> None:
         assert len(self._folds.best.predict(self._rows, backend="inline")) == 10
 
-    def a_population_is_cloned(self) -> None:
-        space = {self._kind.rate: hop.uniform(0.01, 0.03)}
-        found = self._run("pbt", space=space, search=hop.PBT(population=4, max_epochs=4, interval=1))
-        assert any(trial.parent for trial in found.trials) and not any(trial.error for trial in found.trials)
-
     def the_best_is_refitted_on_all_rows(self) -> None:
         found = self._plain.refit(backend="inline", quiet=True, name=f"refit-{self._folder.name}")
         assert found.definition["train"]["rows"] == 2 * ROWS
