@@ -133,6 +133,8 @@ def data(name: str, rows: int, seed: int) -> dict[str, Any]:
         return {"x": x, "y": (x[:, 0] > 0).astype("int64")}
     if name == "gpt":
         return {"x": rng.integers(0, 256, (rows, 129)).astype("uint8")}
+    if name == "tokens":
+        return {"x": rng.integers(0, 32000, (rows, 512))}
     x = rng.standard_normal((rows, 3, 32, 32), np.float32)
     return {"x": x, "y": rng.integers(0, 10, rows)}
 

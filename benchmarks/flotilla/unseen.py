@@ -1,12 +1,15 @@
 """On a GPU: models of kinds that the engines were not written for, as people write them, one at a time and together.
 
     python -m benchmarks.flotilla.unseen [vit cnn scaler unet tabular lstm weights loop] [--trials 16]
+    python -m benchmarks.flotilla.unseen llama llama-dropout qwen gpt2-lora --trials 8
 
 ``vit``: patches, ``nn.TransformerEncoder`` and warmup per batch; ``cnn``: convolutions with GroupNorm under bfloat16
 autocast; ``scaler``: the same in float16 with a GradScaler; ``unet``: ``interpolate``, BatchNorm and RMSprop;
 ``tabular``: embeddings of categories, OneCycleLR; ``lstm``: bidirectional; ``weights``: class weights that are made in
-``loss``, NAdam; ``loop``: a ``train`` of its own with clipping. Batches of 64. Columns are those of
-``benchmarks.flotilla.ordinary``; ``fast`` is compared with ``exact`` too.
+``loss``, NAdam; ``loop``: a ``train`` of its own with clipping. Batches of 64. ``llama``, ``llama-dropout``, ``qwen``
+and ``gpt2-lora``: language models of Hugging Face with frozen weights in bfloat16 (8 layers of 512; random weights, the
+same in all trials) and adapters of PEFT, batches of 512 tokens. Columns are those of ``benchmarks.flotilla.ordinary``;
+``fast`` is compared with ``exact`` too.
 """
 
 from __future__ import annotations
@@ -194,6 +197,72 @@ class Loop(hop.TorchTask):
         return {}
 
 
+class Llama(hop.TorchTask):
+    dropout = 0.0
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        from peft import LoraConfig, get_peft_model
+
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # where people load what was trained before, which is the same in all trials
+            base = self.base().to(torch.bfloat16)
+        model = get_peft_model(
+            base, LoraConfig(r=8, lora_alpha=16, lora_dropout=self.dropout, target_modules=self.where)
+        )
+        return model, torch.optim.AdamW(model.parameters(), lr=config["lr"])
+
+    where: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+    def base(self) -> Any:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=32000,
+                hidden_size=512,
+                intermediate_size=1408,
+                num_hidden_layers=8,
+                num_attention_heads=8,
+                use_cache=False,
+            )
+        )
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return model(input_ids=batch["x"], labels=batch["x"]).loss
+
+
+class Dropping(Llama):
+    dropout = 0.05
+
+
+class Qwen(Llama):
+    def base(self) -> Any:
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+
+        return Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=32000,
+                hidden_size=512,
+                intermediate_size=1408,
+                num_hidden_layers=8,
+                num_attention_heads=8,
+                num_key_value_heads=2,
+                use_cache=False,
+            )
+        )
+
+
+class Gpt2(Llama):
+    where = ("c_attn",)
+
+    def base(self) -> Any:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        return GPT2LMHeadModel(
+            GPT2Config(vocab_size=32000, n_positions=512, n_embd=512, n_layer=8, n_head=8, use_cache=False)
+        )
+
+
 def workload(task: type[hop.TorchTask], rows: int = 16384, **space: Any) -> Workload:
     return Workload(task, "mlp", rows, 64, {**RATE, **space}, 1, 8, 3, 1)
 
@@ -207,6 +276,10 @@ WORKLOADS = {
     "lstm": workload(Lstm),
     "weights": workload(Weighted, weight=hop.uniform(1.0, 5.0)),
     "loop": workload(Loop),
+    **{
+        name: Workload(task, "tokens", 128, 1, RATE, 1, 6, 3, 1)
+        for name, task in (("llama", Llama), ("llama-dropout", Dropping), ("qwen", Qwen), ("gpt2-lora", Gpt2))
+    },
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import hopfleet
 from hopfleet.frameworks.torch import _compat, _operations
+from hopfleet.frameworks.torch.repeatable_kernels import repeatable_kernels
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -317,12 +319,42 @@ def test_gradients_of_attention_are_those_of_deterministic_algorithms(causal: bo
         expected = gradients()
     finally:
         torch.use_deterministic_algorithms(False)
-    with _operations.repeatable_attention():
+    with repeatable_kernels():
         found = gradients()
         assert all(map(torch.equal, found, gradients()))
     assert all(map(torch.equal, found, expected))
     for one, other in zip(usual, gradients(), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_only_deterministic_for_a_while() -> None:
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    with _operations.only_deterministic():
+        assert torch.get_deterministic_debug_mode() == 2
+        assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.get_deterministic_debug_mode() == 0
+    assert torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_kernels_that_are_removed() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl("nll_loss2d_forward", lambda *inputs: (torch.tensor(7.0), torch.tensor(1.0)), "CPU")
+    inputs = torch.zeros(1, 2, 1, 1), torch.zeros(1, 1, 1, dtype=torch.int64)
+    assert torch.nn.functional.nll_loss(*inputs) == 7
+    _operations.remove(library)
+    assert torch.nn.functional.nll_loss(*inputs) == 0
+
+
+@on_cuda
+def test_flash_attention_has_the_gradients_of_torch() -> None:
+    inputs = [torch.randn(2, 3, 64, 32, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        expected = torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(*inputs).sum(), inputs)
+        with repeatable_kernels():
+            found = torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(*inputs).sum(), inputs)
+    torch.testing.assert_close(found, expected)
 
 
 def test_operations_are_noted() -> None:

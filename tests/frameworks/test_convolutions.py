@@ -33,6 +33,11 @@ def place(request: pytest.FixtureRequest) -> Place:
     return Place(request.param)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flotilla, "PATIENCE", 0.0)
+
+
 class Images(hop.TorchTask):
     """In double precision, so that mistakes show."""
 
@@ -116,6 +121,25 @@ def test_a_slower_stack_leaves_no_trace(place, tmp_path, timed, capfd):
     said = capfd.readouterr().err
     assert said.count("convolutions of 4 trials are trained side by side: 11.2 ms a step, 19.8 ms as a stack") == 1
     assert list(together[0].cache.part(StackCache).convolutions.values()) == [False]
+
+
+def test_short_runs_try_no_stack(place, timed, capfd, monkeypatch):
+    monkeypatch.setattr(flotilla, "PATIENCE", 1e9)
+    together = nearly_as_alone(Images(), place, [ALL] * 3)
+    assert not any(Stack in one.kept for one in together)
+    assert "convolutions" not in capfd.readouterr().err
+    cache = together[0].cache.part(StackCache)
+    (seconds,) = cache.side_by_side.values()
+    assert seconds > 0
+
+    # After that time, one is tried.
+    monkeypatch.setattr(flotilla, "PATIENCE", seconds)
+    timed += [0.02, 0.01]
+    train(Images(), together, place, 3)
+    assert all(Stack in one.kept for one in together)
+    before = dict(cache.side_by_side)
+    train(Images(), together, place, 4)
+    assert cache.side_by_side == before
 
 
 def test_a_faster_stack_is_kept(place, timed, capfd):

@@ -389,8 +389,8 @@ def test_updates_that_differ_are_made_eagerly(monkeypatch: pytest.MonkeyPatch, t
 def test_steps_are_compared_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = joint_gradients.captured_together
 
-    def wrong(members: Any, inputs: Any) -> Any:
-        captures = real(members, inputs)
+    def wrong(members: Any, inputs: Any, **options: Any) -> Any:
+        captures = real(members, inputs, **options)
         for capture in captures.values():
             capture.values["loss"] = capture.values["loss"].clone()  # no replay changes it
         return captures

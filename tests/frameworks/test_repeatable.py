@@ -29,7 +29,8 @@ class Batches:
 
 class Task(hop.TorchTask):
     def build(self, config: Mapping[str, Any]) -> Any:
-        pool = torch.nn.AdaptiveAvgPool2d(3) if config["kind"] == "pool" else torch.nn.Identity()
+        kinds = {"mean": torch.nn.AdaptiveAvgPool2d(3), "max": torch.nn.AdaptiveMaxPool2d(3)}
+        pool = kinds.get(config["kind"], torch.nn.Identity())
         model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.Dropout(0.5), pool)
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -75,7 +76,8 @@ def test_a_task_that_is_deterministic_is_not_checked(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 def test_adaptive_pooling_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "because of adaptive_avg_pool2d_backward_cuda" in said(Task(), "pool", monkeypatch)
+    assert "because of adaptive_max_pool2d_backward_cuda" in said(Task(), "max", monkeypatch)
+    assert said(Task(), "mean", monkeypatch) == ""  # it has another kernel while trials train
 
 
 def test_the_run_warns_before_its_first_unit(

@@ -27,6 +27,21 @@ SOME_SLOW = [
 """All optimizers, with and without batch norm and captures; make test runs each optimizer with both."""
 
 
+class Recurrent(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(torch.nn.LSTM(4, 4))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_recurrent_layers_of_cudnn_are_not_tried() -> None:
+    (session,) = several(Recurrent(), [{}])
+    session.device = torch.device("cpu")
+    models.kind_of(session)
+    session.device = torch.device("cuda")
+    with pytest.raises(models.Unstackable, match="recurrent layers"):
+        models.kind_of(session)
+
+
 @pytest.mark.parametrize(("name", "norm", "captures"), SOME_SLOW)
 def test_as_alone_but_for_rounding(name, norm, captures, capsys):
     """Train three units together, one alone, and one with other members; in double precision, so that mistakes show."""

@@ -165,10 +165,7 @@ class Session(ABC):
         """Write everything that training depends on; the same state always gives the same bytes."""
 
     def snapshot(self) -> Callable[[Path], None] | None:
-        """Copy the present state; return a function that writes the copy, also after further training.
-
-        Return None if the framework cannot copy its state.
-        """
+        """Copy the state, if possible; return a function that writes the copy, also after further training."""
         return None
 
     @abstractmethod
@@ -199,6 +196,8 @@ Result = dict[str, RowSum] | BaseException
 class IsolationError(Exception):
     """Trials that train together would not get the bits that each gets alone, so they must train one by one."""
 
+    lasting = True  #: whether they must from now on, and not in this unit alone
+
 
 class SharedStateChanged(Exception):
     """A trial changed state that it shares: all that share it start anew from their versions, with their own."""
@@ -215,6 +214,7 @@ class Flotilla(ABC):
     IsolationError, all sessions become unusable.
     """
 
+    repeats = True  #: whether a unit can be trained anew, after an IsolationError that is not lasting
     #: The share of each member in the time of the last call.
     shares: Sequence[float] = ()
     #: Called with the number of a member before its code runs, so that its output can be told apart.

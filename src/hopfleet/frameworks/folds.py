@@ -179,7 +179,9 @@ class FoldedSession(Session):
         closes = [self._units[number] + 1 == self._owed[number] for number in others]
         sums: list[dict[str, RowSum]] = []
         try:
-            results = self._framework.flotilla(members).train(batches, last=closes)
+            flotilla = self._framework.flotilla(members)
+            flotilla.repeats = False
+            results = flotilla.train(batches, last=closes)
         except IsolationError as error:
             raise TaskError(f"the models of its folds cannot train together: {error}") from error
         for number, ends, result in zip(others, closes, results, strict=True):

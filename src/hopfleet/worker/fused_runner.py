@@ -191,9 +191,9 @@ class FusedRunner:
     def _start_anew(self, error: BaseException, members: list[Member]) -> None:
         """Say why members that trained together start anew, and prevent it in later units."""
         self._units.check_device(error)
-        if isinstance(error, SettingsChanged):
-            if error.member is not None:
-                self._context.unsettled.add(members[error.member].trial.id)
+        if isinstance(error, SettingsChanged) and error.member is not None:
+            self._context.unsettled.add(members[error.member].trial.id)
+        if isinstance(error, IsolationError) and not error.lasting:
             messages().warning("%s: %d trials train this unit one by one", error, len(members))
         elif isinstance(error, SharedStateChanged):
             messages().warning("%s; from now on each trial has its own", describe(error))

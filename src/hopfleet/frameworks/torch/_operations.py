@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -51,6 +50,9 @@ PRODUCT, PRODUCT_AND_SUM, PRODUCTS = _aten.mm.default, _aten.addmm.default, _ate
 
 INTO = {PRODUCT: _aten.mm.out, PRODUCT_AND_SUM: _aten.addmm.out, PRODUCTS: _aten.bmm.out}
 """Operations that write into a tensor what another operation returns."""
+
+READ = _aten._local_scalar_dense.default
+"""Reads the only number of a tensor."""
 
 CHOICE_OF_ATTENTION = _aten._fused_sdp_choice.default
 """Chooses a kernel, by shapes and types alone."""
@@ -147,7 +149,7 @@ def attention_backward(
         out, logs, seed, offset = found
         wanted = True, True, True, False
         inputs = *tensors, mask, out, logs, seed, offset
-        return _efficient_backward(*inputs, rate, wanted, causal, scale=scale, shares=_alike(query, key, value))[:3]
+        return efficient_backward(*inputs, rate, wanted, causal, scale=scale, shares=_alike(query, key, value))[:3]
     out, logs, *_ = found
     grads = _aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
     return tuple(grads[:3])
@@ -158,39 +160,7 @@ def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     return query.shape == key.shape == value.shape
 
 
-class _Keys:
-    """How attention on CUDA goes through its keys on the way back; None leaves that to torch.
-
-    In several parts, which is torch's choice for long sequences or few, the parts are summed in the order in which they
-    come to an end. In one part the order is always the same.
-    """
-
-    parts: int | None = None
-    library: torch.library.Library | None = None
-
-
-@contextlib.contextmanager
-def repeatable_attention() -> Iterator[None]:
-    """Let memory-efficient attention have the same gradients each time, as it has with deterministic algorithms."""
-    if _Keys.library is None:
-        _Keys.library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of all operators of torch, one has another kernel now
-            _Keys.library.impl(  # type: ignore[no-untyped-call]
-                "_scaled_dot_product_efficient_attention_backward", _repeatable_backward, "CUDA"
-            )
-    before, _Keys.parts = _Keys.parts, 1
-    try:
-        yield
-    finally:
-        _Keys.parts = before
-
-
-def _repeatable_backward(*inputs: Value, **options: Value) -> tuple[Value, ...]:
-    return _efficient_backward(*inputs, **options, parts=_Keys.parts)
-
-
-def _efficient_backward(
+def efficient_backward(
     grad: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -220,12 +190,38 @@ def _efficient_backward(
     return *(one.transpose(1, 2) for one in grads), of_mask
 
 
+def flash_backward(*inputs: Value, scale: float | None = None) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of query, key and value, given all that attention in half precision has found."""
+    swapped = [one.transpose(1, 2) for one in inputs[:5]]
+    grads = _aten._flash_attention_backward(*swapped, *inputs[5:], scale=scale)
+    return tuple(one.transpose(1, 2) for one in grads)
+
+
 def repeatable_backward(operation: Operation, *inputs: Value, **options: Value) -> Sequence[torch.Tensor | None]:
     """Return the gradients of attention, those of query, key and value side by side where that is possible."""
     _, query, key, value, *_ = inputs
     if not query.is_cuda:
         return operation(*inputs, **options)  # type: ignore[no-any-return]
-    return _repeatable_backward(*inputs, **options, shares=_alike(query, key, value))
+    return efficient_backward(*inputs, **options, parts=1, shares=_alike(query, key, value))
+
+
+@contextlib.contextmanager
+def only_deterministic() -> Iterator[None]:
+    """Let operations choose deterministic kernels, without the work of filling new memory."""
+    mode, memory = torch.get_deterministic_debug_mode(), torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
+    memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch._C._set_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(bool(mode), warn_only=mode == 1)
+        memory.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+
+
+def remove(library: torch.library.Library) -> None:
+    """Let operations have the kernels again that they had before those of a library."""
+    library._destroy()  # type: ignore[no-untyped-call]
 
 
 # ------------------------------------------------------------------------------------------- tensors of other classes

@@ -25,11 +25,11 @@ from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.step_log import StepLog, mentions_log
 from hopfleet.frameworks.torch import built, checkpoint, randomness, repeatable, step_log
-from hopfleet.frameworks.torch._operations import repeatable_attention
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
+from hopfleet.frameworks.torch.repeatable_kernels import repeatable_kernels
 from hopfleet.frameworks.torch.schedules import check_lengths
 from hopfleet.frameworks.torch.settings import WARN, products_in
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
@@ -385,7 +385,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     """
     before = randomness.current(session.device) if session.guest else None
     threads = torch.get_num_threads()
-    cudnn = torch.backends.cudnn.deterministic
+    cudnn, attends = torch.backends.cudnn.deterministic, torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
     rounds = options is not None and options.precision == "tf32" and session.device.type == "cuda"
     mode = torch.get_deterministic_debug_mode()
@@ -394,7 +394,9 @@ def process_settings(session: TorchSession) -> Iterator[None]:
         torch.use_deterministic_algorithms(True)
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
-    repeats = repeatable_attention() if session.device.type == "cuda" else contextlib.nullcontext()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    cuda = session.device.type == "cuda"
+    repeats = repeatable_kernels(lasting=not session.guest) if cuda else contextlib.nullcontext()
     try:
         with products_in("high") if rounds else contextlib.nullcontext(), repeats:
             yield
@@ -403,5 +405,6 @@ def process_settings(session: TorchSession) -> Iterator[None]:
             randomness.put(before, session.device)
         torch.set_num_threads(threads)
         torch.backends.cudnn.deterministic = cudnn
+        torch.backends.cuda.enable_cudnn_sdp(attends)
         if strict:
             torch.use_deterministic_algorithms(bool(mode), warn_only=mode == WARN)

@@ -1,7 +1,8 @@
 """PyTorch's process-wide settings: read where the script has made them, and made again in every worker.
 
-The number of threads and the default device are not among them: both belong to the worker. Hopfleet itself turns
-``torch.backends.cudnn.deterministic`` on while a trial's code runs.
+The number of threads and the default device are not among them: both belong to the worker. While a trial's code runs,
+Hopfleet itself turns ``torch.backends.cudnn.deterministic`` on, and attention of cuDNN off, which does not give the
+same bits each time.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ SHOWN = 3
 class SettingsChanged(IsolationError):
     """A trial changed settings of the process while it trained together with others: ``member``, if that is known."""
 
+    lasting = False
+
     def __init__(self, what: str, member: int | None = None) -> None:
         super().__init__(f"a trial changed {what}")
         self.member = member

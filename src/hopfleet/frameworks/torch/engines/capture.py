@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
-from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.capturable import CapturableUpdate, upload
 from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache, Pool
+from hopfleet.frameworks.torch.engines.conditions import Conditions, Refused, told_of_no_capture
 from hopfleet.frameworks.torch.engines.host_tensors import HostTensors
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
@@ -27,19 +27,12 @@ from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
 from hopfleet.frameworks.whole_set import WholeSet
 from hopfleet.support.user_code import describe_with_place
 
-CHECKS = 3
-"""Replays of the first step of a kind of member that are compared with eager steps, from the first update on."""
-
 SIZES = 3
 """Captures that a member keeps, one for each batch size: the last batch of a partition is often smaller."""
 
-UNEQUAL = "replayed steps do not have the bits of eager steps"
 ADVICE = "; build the optimizer with capturable=True or fused=True"
+NOTHING_ELSE = contextlib.nullcontext()
 READS = "; compute with tensors on the device there, without .item(), float(), print or a condition on a tensor"
-
-
-class Refused(Exception):
-    """The reason why a step is not captured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +43,8 @@ class Joint:
     count: int
     #: What holds the tensors that the graph reads, the weights of members that have left included.
     reads: object
+    #: The conditions that the graph takes for granted.
+    conditions: Conditions | None = None
 
 
 @dataclass(slots=True)
@@ -79,6 +74,10 @@ class Capture:
     joint: Joint | None = None
     #: Memory of the host that the graphs copy from.
     reads: torch.Tensor | None = None
+    #: The conditions that the step took for granted.
+    conditions: Conditions | None = None
+    #: The kinds of members whose steps are not captured any more if a condition changes.
+    kinds: tuple[Hashable, ...] = ()
 
     def attach(self) -> None:
         """Let the weights have the gradients that replays fill."""
@@ -131,10 +130,10 @@ def backend_of(session: TorchSession) -> CaptureBackend:
     return session.cache.part(GraphCache).backend
 
 
-def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
+def captured(member: Member, inputs: Batch, *, whole: bool, noted: tuple[bool, ...] = ()) -> Capture:
     """Capture the member's step on ``inputs`` without executing it: all of it, or its gradients without the update.
 
-    Raises Refused if that is impossible.
+    ``noted`` are the conditions of an eager step. Raises Refused if it is impossible, or if there are others.
     """
     session = member.session
     backend = backend_of(session)
@@ -160,20 +159,28 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     generator = backend.generator(session.device)
     generator.set_state(member.random[backend.random_stream])
     values: dict[str, torch.Tensor] = {}
-    constants = HostTensors(session.device)
+    constants, conditions = HostTensors(session.device), Conditions(session.device, noted)
+
+    @contextlib.contextmanager
+    def inside() -> Iterator[None]:
+        with constants, conditions.assumed():
+            yield
+
     graphs, pool = [], shared_pool(session, size)
     if pool is not None:
         backend.free_unused()  # the eager step before took as much memory as the capture
     for waiting in waits:
         if isinstance(member.work, Steps):
             member.work.waiting = waiting
-        graphs.append(captured_graph(session, generator, lambda: work(dict(inputs)), values, pool, constants))
+        graphs.append(captured_graph(session, generator, lambda: work(dict(inputs)), values, pool, inside()))
     if isinstance(member.work, Steps) and session.logs:  # it was not seen before the loss was called
         raise Refused(REASON)
     needed = [] if isinstance(member.work, Measures) or (whole and len(waits) == 1) else session.model.parameters()
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in needed if w.grad is not None]
     place = None if pool is None else next(pool.places)
-    return Capture(graphs, generator, values, inputs, whole, gradients, place=place, pool=pool, reads=constants.memory)
+    capture = Capture(graphs, generator, values, inputs, whole, gradients, place=place, pool=pool)
+    capture.reads, capture.conditions = constants.memory, conditions if noted else None
+    return capture
 
 
 def captured_graph(
@@ -182,9 +189,9 @@ def captured_graph(
     work: Callable[[], Metrics],
     values: dict[str, torch.Tensor],
     pool: Pool | None,
-    constants: contextlib.AbstractContextManager[object] | None = None,
+    inside: contextlib.AbstractContextManager[object] = NOTHING_ELSE,
 ) -> Graph:
-    """Capture some work, which leaves its outcome in ``values``. Raises Refused if that is impossible."""
+    """Capture some work, in a context, which leaves its outcome in ``values``. Raises Refused if that is impossible."""
     backend, device = backend_of(session), session.device
     # Use a new stream: a stream on which a capture has failed is of no further use.
     graph, stream = backend.graph(), backend.stream(device) if pool is None else pool.stream
@@ -195,7 +202,8 @@ def captured_graph(
             _fused(session),
             backend.on_stream(stream),
             capturing(graph, backend, pool),
-            contextlib.nullcontext() if constants is None else constants,
+            told_of_no_capture(),
+            inside,
         ):
             for name, value in work().items():
                 if isinstance(value, WholeSet):
@@ -288,50 +296,6 @@ def capturing(graph: Graph, backend: CaptureBackend, pool: Pool | None = None) -
         backend.clear_workspaces()
         if collects:
             gc.enable()
-
-
-def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.Tensor]) -> None:
-    """Raise Refused unless replays have the bits of eager steps. Restore the state before the capture."""
-    session, work = member.session, member.work
-    stream = backend_of(session).random_stream
-    state = member.random[stream]
-    values: list[torch.Tensor] = []
-    steps = CHECKS - 1 + (session.options.accumulate if isinstance(work, Steps) else 1)
-    start_over(work)
-    for _ in range(steps):
-        capture.replay(member)
-        values += [value.clone() for value in capture.values.values()]
-    replayed = [*copies(session), *values, capture.generator.get_state()]
-    restore(session, before)
-    found: list[Metrics] = []
-    kept, member.random[stream] = member.draws, state
-    member.draws = frozenset({stream})
-    start_over(work)
-    with contextlib.nullcontext() if capture.pool is None else capture.pool.lent():
-        for _ in range(steps):
-            member.do(lambda: found.append(work.take(dict(inputs))))
-    member.draws = kept
-    if isinstance(member.result, BaseException):
-        error, member.result = member.result, {}
-        raise Refused(describe(error))
-    values = [one[name].reshape(1) for one in found for name in capture.values]
-    eager = [*copies(session), *values, member.random[stream]]
-    member.random[stream] = state
-    restore(session, before)
-    if len(eager) != len(replayed) or not all(map(same_bits, eager, replayed)):
-        raise Refused(UNEQUAL)
-
-
-def start_over(work: Steps | Measures) -> None:
-    """Let the next batch be the first after an update."""
-    if isinstance(work, Steps):
-        work.waiting = 0
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
 
 
 def _tensors(session: TorchSession) -> list[torch.Tensor]:

@@ -205,6 +205,8 @@ class GraphCache:
         self.backend: CaptureBackend = CudaBackend()
         #: By kind of member: empty if captured steps have the bits of eager ones, else the reason against captures.
         self.verdicts: dict[Hashable, str] = {}
+        #: By kind of member: the conditions that an eager step has read.
+        self.conditions: dict[Hashable, tuple[bool, ...]] = {}
         #: Messages that were logged: each is logged once.
         self.told: set[str] = set()
         #: The tensors that captured steps read their batch from, by batch size, device, names, shapes and types.

@@ -18,9 +18,6 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.capturable import upload
 from hopfleet.frameworks.torch.engines.capture import (
-    CHECKS,
-    UNEQUAL,
-    Refused,
     backend_of,
     captured_graph,
     check_update,
@@ -28,11 +25,12 @@ from hopfleet.frameworks.torch.engines.capture import (
     held_updates,
     kind_of,
     restore,
-    same_bits,
     settings_of,
     update_footing,
 )
 from hopfleet.frameworks.torch.engines.capture_backend import Graph, GraphCache
+from hopfleet.frameworks.torch.engines.comparison import CHECKS, UNEQUAL, same_bits
+from hopfleet.frameworks.torch.engines.conditions import Refused
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics

@@ -28,19 +28,17 @@ from hopfleet.frameworks.torch.engines.capture import (
     SIZES,
     Capture,
     Joint,
-    Refused,
     batch_key,
-    captured,
-    compare,
     copies,
     footing,
     held_updates,
     kind_of,
     restore,
-    start_over,
 )
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
 from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
+from hopfleet.frameworks.torch.engines.comparison import check_host, compared_capture, start_over
+from hopfleet.frameworks.torch.engines.conditions import CHANGED, ConditionsChanged, Refused
 from hopfleet.frameworks.torch.engines.host_state import HostState
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.joint_gradients import add_updates, alike, captured_together
@@ -197,11 +195,22 @@ class CudaGraphs(Interleaved):
         self._late: list[Member] = []
         #: Updates of members the rest of whose steps is not captured.
         self._alone: list[UpdateAlone] = []
+        #: Captures of this unit that have taken conditions for granted.
+        self._unsure: list[Capture] = []
         yield from super()._run(members, batches)
         for update in self._alone:
             update.end()
         self._land()
         self._note()
+        self._check_conditions()
+
+    def _check_conditions(self) -> None:
+        """Raise ConditionsChanged if a condition that a replayed step took for granted has changed."""
+        found = [capture.conditions.changed for capture in self._unsure if capture.conditions is not None]
+        if found and torch.stack(found).any():
+            for capture in self._unsure:
+                self._cache.verdicts |= dict.fromkeys(capture.kinds, CHANGED)
+            raise ConditionsChanged
 
     @property
     def _steps_schedule(self) -> bool:
@@ -266,7 +275,9 @@ class CudaGraphs(Interleaved):
             if isinstance(member.work, Steps) and (member.work.waiting or member.session.logs):
                 continue
             capture = member.session.kept.get(type(member.work), {}).get(self._key)
-            if capture is not None and capture.footing == footing(member, self._key, whole=capture.whole):
+            if capture is None or any(self._cache.verdicts.get(kind) == CHANGED for kind in capture.kinds):
+                continue
+            if capture.footing == footing(member, self._key, whole=capture.whole):
                 found[member] = capture
         here = Counter(capture.joint for capture in found.values() if capture.joint is not None)
         for member, capture in found.items():
@@ -291,6 +302,9 @@ class CudaGraphs(Interleaved):
         capture.generator.set_state(member.random[self._cache.backend.random_stream])
         member.draws = frozenset()
         capture.attach()
+        if capture.conditions is not None:
+            capture.conditions.changed.zero_()
+            self._unsure.append(capture)
         if isinstance(member.work, Steps):
             member.work.replay = None
         self._captures[member] = capture
@@ -351,13 +365,18 @@ class CudaGraphs(Interleaved):
     def _attempt(self, member: Member, batch: Batch, *, whole: bool) -> str:
         """Capture the member's step, with or without its update, and use the capture; or return a reason against it."""
         session = member.session
-        kind = (type(member.work), whole, kind_of(session), self._key)
+        kind = self._kind(member, whole=whole)
         verdicts = self._cache.verdicts
         if verdicts.get(kind):
             return verdicts[kind]
-        before = None if kind in verdicts else copies(session)
+        conditions = self._cache.conditions.get((type(member.work), kind_of(session), self._key))
+        # Conditions may depend on the weights, so that those of one member need not be those of others.
+        before = None if kind in verdicts and not conditions else copies(session)
         try:
-            capture = self._captured(member, batch, before, whole=whole)
+            if self._key is None:
+                raise Refused("a batch has a column that is not a tensor")
+            inputs = self._inputs(member, batch)
+            capture = compared_capture(member, inputs, self._key, before, whole=whole, repeats=self.repeats)
         except Refused as reason:
             verdicts[kind] = str(reason)  # the exception itself would keep its tensors
             if before is not None:
@@ -367,8 +386,13 @@ class CudaGraphs(Interleaved):
         self._keep(member, capture)
         return ""
 
-    def _keep(self, member: Member, capture: Capture) -> None:
-        """Use a new capture, in later units as well."""
+    def _kind(self, member: Member, *, whole: bool) -> Hashable:
+        """Return what members have in common if what was found about the steps of one holds for the others."""
+        return type(member.work), whole, kind_of(member.session), self._key
+
+    def _keep(self, member: Member, capture: Capture, *kinds: Hashable) -> None:
+        """Use a new capture, in later units as well. ``kinds`` are those of the members of a capture of several."""
+        capture.kinds = (*kinds, self._kind(member, whole=True), self._kind(member, whole=False))
         capture.footing = footing(member, self._key, whole=capture.whole)
         kept = member.session.kept.setdefault(type(member.work), {})
         kept[self._key] = capture
@@ -385,9 +409,9 @@ class CudaGraphs(Interleaved):
         hosts = [HostState(member.session) for member in members]
         try:
             inputs = self._inputs(members[0], batch)
-            captures = captured_together(members, inputs)
+            captures = captured_together(members, inputs, repeats=self.repeats)
             for host in hosts:
-                _check(host)
+                check_host(host)
             reasons = add_updates(captures, inputs)
         except Refused as reason:
             verdicts[kind] = str(reason)
@@ -400,22 +424,7 @@ class CudaGraphs(Interleaved):
         for why in reasons:
             self._tell(f"{ONLY_GRADIENTS}: {why}")
         for member, capture in captures.items():
-            self._keep(member, capture)
-
-    def _captured(self, member: Member, batch: Batch, before: list[torch.Tensor] | None, *, whole: bool) -> Capture:
-        """Capture the member's step, and compare it with the eager step if the state ``before`` is given."""
-        if self._key is None:
-            raise Refused("a batch has a column that is not a tensor")
-        inputs, host = self._inputs(member, batch), HostState(member.session)
-        try:
-            capture = captured(member, inputs, whole=whole)
-            _check(host)
-            if before is not None:
-                compare(member, capture, inputs, before)
-        finally:
-            host.restore()
-            start_over(member.work)
-        return capture
+            self._keep(member, capture, kind)
 
     def _inputs(self, member: Member, batch: Batch) -> Batch:
         """Copy a batch to where captured steps of the member read it."""
@@ -425,9 +434,3 @@ class CudaGraphs(Interleaved):
         for name, value in batch.items():
             inputs.setdefault(name, torch.empty_like(value)).copy_(value)
         return inputs
-
-
-def _check(host: HostState) -> None:
-    """Raise Refused if a step has changed what replays would not change."""
-    if change := host.changes(tensors=False):
-        raise Refused(f"a step changes {change} on the host; let it be a buffer, and change that in place")

@@ -155,6 +155,7 @@ class Interleaved(Flotilla):
         part = type(self)([self.sessions[number] for number in numbers])
         part.turn = lambda number: self.turn(numbers[number])
         part.given_up = lambda: [place for place, number in enumerate(numbers) if number in self.given_up()]
+        part.repeats = self.repeats
         return part
 
     def _weights(self, parts: Sequence[Interleaved], seconds: Sequence[float]) -> list[float]:

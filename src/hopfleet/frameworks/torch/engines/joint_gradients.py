@@ -22,23 +22,20 @@ from hopfleet.frameworks.torch._operations import ATTENTION, Noted, begin_wrappe
 from hopfleet.frameworks.torch.capturable import upload
 from hopfleet.frameworks.torch.engines.alike import Loss, traits
 from hopfleet.frameworks.torch.engines.capture import (
-    UNEQUAL,
     Capture,
     Joint,
-    Refused,
     backend_of,
     captured_graph,
     check_update,
-    compare,
     copies,
     held_updates,
     kind_of,
     restore,
-    same_bits,
-    start_over,
 )
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.common import CommonConfig, compared
+from hopfleet.frameworks.torch.engines.comparison import UNEQUAL, compare, same_bits, start_over
+from hopfleet.frameworks.torch.engines.conditions import Conditions, Refused
 from hopfleet.frameworks.torch.engines.interleaved import Member
 from hopfleet.frameworks.torch.engines.joint_tensor import JointTensor, Lanes, computing
 from hopfleet.frameworks.torch.session import TorchSession
@@ -179,8 +176,8 @@ class Together:
         return [torch.empty_like(weight).copy_(part) for weight, part in zip(weights, parts, strict=True)]
 
 
-def captured_together(members: Sequence[Member], inputs: Batch) -> dict[Member, Capture]:
-    """Capture the gradients of several members on ``inputs`` as one.
+def captured_together(members: Sequence[Member], inputs: Batch, *, repeats: bool) -> dict[Member, Capture]:
+    """Capture the gradients of several members on ``inputs`` as one; take conditions for granted if a unit ``repeats``.
 
     Raises Refused if that is impossible, does not pay, or does not have the bits of eager steps.
     """
@@ -188,15 +185,20 @@ def captured_together(members: Sequence[Member], inputs: Batch) -> dict[Member, 
     backend = backend_of(sessions[0])
     found: list[list[Gradients]] = []
     values: dict[str, torch.Tensor] = {}
+    conditions = Conditions(sessions[0].device)
     try:
         together = Together(sessions)
         if not together.attends(inputs):
             raise Refused("only models with attention are known to take less time as one")
-        together.gradients(inputs)  # what cannot be captured shows here: streams on which a capture fails are lost
+        with conditions.noting():
+            together.gradients(inputs)  # what cannot be captured shows here: streams on which a capture fails are lost
     except Refused:
         raise
     except Exception as error:
         raise Refused(describe(error)) from error
+
+    if conditions.noted and not repeats:
+        raise Refused("a step reads a condition on a tensor")
 
     def work() -> dict[str, torch.Tensor]:
         losses, gradients = together.gradients(inputs)
@@ -204,7 +206,8 @@ def captured_together(members: Sequence[Member], inputs: Batch) -> dict[Member, 
         return {str(number): loss for number, loss in enumerate(losses)}
 
     generator = backend.generator(sessions[0].device)
-    joint = Joint(captured_graph(sessions[0], generator, work, values, None), len(members), together)
+    graph = captured_graph(sessions[0], generator, work, values, None, conditions.assumed())
+    joint = Joint(graph, len(members), together, conditions if conditions.noted else None)
     joint.graph.replay()
     captures: dict[Member, Capture] = {}
     for number, (member, gradients) in enumerate(zip(members, found[0], strict=True)):
@@ -250,7 +253,9 @@ def _capture(member: Member, inputs: Batch, joint: Joint, loss: torch.Tensor, gr
         for weight, gradient in zip(session.model.parameters(), gradients, strict=True)
         if gradient is not None
     ]
-    return Capture([], generator, {"loss": loss}, inputs, whole=False, gradients=found, joint=joint)
+    capture = Capture([], generator, {"loss": loss}, inputs, whole=False, gradients=found, joint=joint)
+    capture.conditions = joint.conditions
+    return capture
 
 
 def add_updates(captures: Mapping[Member, Capture], inputs: Batch) -> list[str]:

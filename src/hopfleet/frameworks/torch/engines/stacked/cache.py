@@ -45,6 +45,8 @@ class StackCache:
         self.refused: set[Hashable] = set()
         #: Whether models with convolutions train as a stack, by kind of model and batch, where that was measured.
         self.convolutions: dict[Hashable, bool] = {}
+        #: The seconds that such models have trained side by side, by their form.
+        self.side_by_side: defaultdict[str, float] = defaultdict(float)
         #: Keys of configurations on which losses depend: trials that differ in one of them are stacked apart.
         self.splitting: set[str] = set()
         self._told: set[str] = set()

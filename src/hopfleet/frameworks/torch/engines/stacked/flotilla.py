@@ -38,6 +38,10 @@ FEW = 4
 """Members of one kind that are stacked at least where steps are captured: fewer run as fast side by side."""
 
 
+PATIENCE = 20.0
+"""Seconds that convolutions train side by side before a stack is tried: to try takes 3% of that."""
+
+
 class Stacked(Interleaved):
     """Members of one kind as one program, and the others one after another."""
 
@@ -64,7 +68,7 @@ class Stacked(Interleaved):
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         captures = self._backend.captures_on(self.sessions[0].device)
         others = CudaGraphs(self.sessions) if captures else Interleaved(self.sessions)
-        others.turn, others.given_up = self.turn, self.given_up
+        others.turn, others.given_up, others.repeats = self.turn, self.given_up, self.repeats
         # Convolutions that train side by side on CUDA are compiled, if at all, one by one.
         plain = [
             one for one in self.sessions if not (captures and Stack not in one.kept and _compat.convolves(one.model))
@@ -83,6 +87,8 @@ class Stacked(Interleaved):
             self._abreast_stacks = len(sessions) > 1 and not any(
                 session.large or _compat.convolves(session.model) for session in sessions
             )
+        if not self._stacks:
+            return super()._launch(members, batch)
         launched: set[Member] = set()
         self._counts.append(rows_of(batch))
         device = self.sessions[0].device
@@ -212,6 +218,12 @@ class StackedGraphs(Stacked, CudaGraphs):
 
     least = FEW
 
+    def _run(self, members: Sequence[Member], batches: Batches) -> Generator[None]:
+        began = time.monotonic()
+        yield from super()._run(members, batches)
+        for kind in {form(one) for one in self.sessions if Stack not in one.kept and _compat.convolves(one.model)}:
+            self._stack_cache.side_by_side[kind] += time.monotonic() - began
+
     def _lanes(self) -> contextlib.AbstractContextManager[OnLane]:
         if not self._abreast_stacks:
             return super()._lanes()
@@ -242,6 +254,8 @@ class StackedGraphs(Stacked, CudaGraphs):
         known = self._stack_cache.convolutions
         if kind in known:
             return super()._made(members, batch) if known[kind] else None
+        if self._stack_cache.side_by_side[kind[0]] < PATIENCE:
+            return None
         captures = {} if first.options.compile else captured_steps(members, key)
         return self._faster(captures, batch, kind) if captures else None
 

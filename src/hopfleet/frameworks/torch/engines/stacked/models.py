@@ -40,6 +40,8 @@ def kind_of(session: TorchSession) -> Hashable:
         raise Unstackable("a gradient scaler reads values")
     if not session.options.plain_but_clipped:
         raise Unstackable("the task accumulates gradients, averages weights or uses another precision")
+    if session.device.type == "cuda" and any(isinstance(one, torch.nn.RNNBase) for one in session.model.modules()):
+        raise Unstackable("recurrent layers of cuDNN compute one model at a time")
     held = {id(weight) for group in session.optimizers[0].param_groups for weight in group["params"]}
     others = any(weight.requires_grad and id(weight) not in held for weight in session.model.parameters())
     if session.options.clip_norm is not None and others:
