@@ -25,7 +25,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MIGRATE = [page for page in PAGES if page.parent.name == "migrate" and page.name != "README.md"]
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So
 #: are the guide and other pages that run whole experiments.
-LONG = {ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "searching", "scheduling", "start")}
+LONG = {
+    ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "searching", "scheduling", "start", "twelve-lines")
+}
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 FRAMEWORKS = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 #: tests/backends/test_ray_tutorial.py runs it, on the cluster that tests share.
