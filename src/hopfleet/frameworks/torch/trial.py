@@ -5,7 +5,7 @@ Both are protocols, so that steps, checkpoints and engines depend on neither the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +31,9 @@ Model = Any
 Part = Any
 """A part that ``build`` returned for a trial, or a list of such parts."""
 
+Weigh = Callable[[Batch], Batch]
+"""Returns a batch of the update at hand as ``loss`` receives it: with what the other batches have to do with it."""
+
 ParameterGroup = dict[str, Any]
 """One entry of ``Optimizer.param_groups``: the parameters and their settings."""
 
@@ -52,6 +55,9 @@ class Hooks(Protocol):
     def batching(self) -> Batching | None: ...
     @property
     def batches_per_step(self) -> int: ...
+    @property
+    def weighs_batches(self) -> bool: ...
+    def weighed(self, model: Model, batches: Sequence[Batch]) -> Weigh | None: ...
     def parts(self, config: Config) -> object: ...
     def loss(self, model: Model, batch: Batch) -> torch.Tensor: ...
     def metrics(self, model: Model, batch: Batch) -> Metrics: ...
@@ -79,6 +85,8 @@ class LiveTrial(Protocol):
     shared: list[SharedTensor]
     random: Streams
     counters: dict[str, int]
+    #: What is kept from unit to unit, but in no version, by the class that keeps it.
+    kept: dict[type, object]
     #: The values of single steps that the unit at hand has logged.
     log: StepLog
 
