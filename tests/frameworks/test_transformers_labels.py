@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import hopfleet as hop
-from hopfleet.domain.placement import CPU
-from hopfleet.frameworks.base import EngineCache
+from hopfleet.domain.placement import CPU, Placement
+from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.testing.frameworks import BATCH, ROWS, _Batches
+from hopfleet.testing.strategies import with_team
 from tests.helpers.by_trainer import InOrder, by_trainer
 from tests.helpers.recorded_capture import recorded_capture
 from tests.helpers.transformers_tasks import classifier, opened, tokens, transformers, writer
@@ -41,6 +43,12 @@ def masked() -> Any:
 def translator() -> Any:
     shape = {"vocab_size": 16, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     return transformers.T5ForConditionalGeneration(transformers.T5Config(**shape, decoder_start_token_id=0))
+
+
+def steady() -> Any:
+    """Return a classifier without dropout, which members of a team would draw apart."""
+    shape = transformers.BertConfig(**SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return transformers.BertForSequenceClassification(shape)
 
 
 def declining() -> Any:
@@ -116,6 +124,18 @@ def test_bits_are_those_of_a_trainer(model: Any, accumulate: int, tmp_path: Path
     updates = [trainer.losses[start : start + accumulate] for start in range(0, len(losses), accumulate)]
     weights = np.array([len(some) for some in updates])
     assert found == pytest.approx(float((np.array([sum(some) for some in updates]) * weights).sum() / weights.sum()))
+
+
+def test_smoothed_labels_of_an_encoder_with_a_decoder_are_not_shifted(tmp_path: Path, losses: list[float]) -> None:
+    columns = tokens()
+    columns = {"input_ids": columns["input_ids"], "labels": columns["input_ids"][:, ::-1].copy()}
+    columns["decoder_input_ids"] = np.roll(columns["labels"], 1, 1)
+    chosen = {**PLAIN, "gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1}
+    session = opened(task(translator), **chosen)
+    session.train(_Batches(session, columns), last=True)
+    trainer = by_trainer(translator, columns, tmp_path, chosen)
+    assert losses == trainer.losses
+    assert same_weights(session, trainer)
 
 
 @pytest.mark.parametrize("settings", [{"label_smoothing_factor": 0.2}, {"max_grad_norm": 0.1}, {"bf16": True}], ids=str)
@@ -242,3 +262,72 @@ def test_members_that_draw_when_labels_are_counted_train_as_alone() -> None:
     for one, other in zip(together, alone, strict=True):
         weights = other.model.state_dict()
         assert all(torch.equal(value, weights[name]) for name, value in one.model.state_dict().items())
+
+
+def test_a_member_that_writes_into_a_later_batch_is_found() -> None:
+    class Writes(Chosen):
+        def inputs(self, model: Any, batch: Any) -> dict[str, Any]:
+            batch["input_ids"][0, 0] = 3
+            return super().inputs(model, batch)
+
+    together = several(Writes())
+    with pytest.raises(IsolationError, match="writes into the tensors of its batch"):
+        Interleaved(together).train(_Batches(together[0], uneven()), last=[True] * len(MIXED))
+
+
+# ------------------------------------------------------------------------------------------------------------ teams
+
+
+def on_devices(kind: hop.TransformersTask, strategy: str, size: int, team: Any = None) -> TorchSession:
+    cache = EngineCache()
+    cache.team = team
+    placement = Placement(("cpu",) * size, strategy) if team else CPU
+    config = {**PLAIN, "gradient_accumulation_steps": 3}
+    return kind.framework.open(config, seed=7, placement=placement, threads=1, cache=cache)
+
+
+@pytest.mark.parametrize("model", [writer, steady])
+@pytest.mark.parametrize(("strategy", "size"), [("ddp", 3), ("fsdp", 2), ("ps", 2), ("spill", 1)])
+def test_a_team_trains_as_one_device(model: Any, strategy: str, size: int, tmp_path: Path) -> None:
+    columns = {"input_ids": tokens()["input_ids"], "labels": tokens()["label"]}
+    if model is writer:  # batches have different numbers of labels, and the rows of one have the same
+        columns["labels"] = columns["input_ids"].copy()
+        columns["labels"][np.arange(ROWS) // BATCH % 4 == 1, 3:] = -100
+
+    def trained(session: TorchSession) -> tuple[float, dict[str, np.ndarray]]:
+        loss = session.train(_Batches(session, columns), last=True)["train_loss"].mean
+        session.save(tmp_path / "saved")
+        return loss, {name: value.numpy().copy() for name, value in load_file(tmp_path / "saved").items()}
+
+    alone, weights = trained(on_devices(task(model), strategy, size))
+    found, others = with_team(task(model), size, lambda team, _: trained(on_devices(task(model), strategy, size, team)))
+    assert found == (alone if size == 1 else pytest.approx(alone, rel=1e-6))
+    for name, value in weights.items():
+        if size == 1:
+            assert np.array_equal(value, others[name]), name
+        elif value.dtype.kind == "f":
+            np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=1e-6)
+
+
+def test_members_with_updates_of_their_own_are_refused() -> None:
+    class OneGroup(Chosen):
+        def optimizers(self, model: Any, config: Any) -> Any:
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with pytest.raises(hop.HopfleetError, match="make updates of batches of their own; use 'ps'"):
+        with_team(OneGroup(), 2, lambda team, _: on_devices(OneGroup(), "ps_async", 2, team))
+
+
+def test_a_team_refuses_inputs_that_are_drawn() -> None:
+    class Drawn(Chosen):
+        def inputs(self, model: Any, batch: Any) -> dict[str, Any]:
+            found = super().inputs(model, batch)
+            found["labels"] = found["labels"] + 0 * torch.rand(1).long()
+            return found
+
+    def train(team: Any, _: Any) -> None:
+        session = on_devices(Drawn(), "ddp", 2, team)
+        session.train(_Batches(session, {"input_ids": tokens()["input_ids"]}), last=True)
+
+    with pytest.raises(hop.HopfleetError, match=r"inputs of a batch are drawn at random.*parallelism='single'"):
+        with_team(Drawn(), 2, train)

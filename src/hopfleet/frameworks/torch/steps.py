@@ -24,6 +24,9 @@ from hopfleet.phrases import shown
 
 Item = TypeVar("Item")
 
+UNLIKE = "some batches have labels, and others have none: the losses of both cannot be averaged"
+"""Why an update cannot be followed by another one."""
+
 SMALL = 1 << 20
 """Bytes. A model whose weights take at most this much keeps its gradients between steps."""
 
@@ -62,7 +65,7 @@ class Steps:
             weigh = trial.hooks.weighed(trial.callable, batches[: self.ahead])
         trial.log.batch = batch
         if self._foreseen and (weigh is None) != (self._weigh is None):
-            raise TaskError("some batches have labels, and others have none: the losses of both cannot be averaged")
+            raise TaskError(UNLIKE)
         self._weigh, self._foreseen = weigh, True
 
     def __call__(self, batch: Batch) -> None:

@@ -12,7 +12,7 @@ from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches, Task
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
@@ -140,6 +140,10 @@ class TorchTask(Task[ModelT]):
         are, and divided by ``accumulate``.
         """
         return None
+
+    def weighed_by(self, number: torch.Tensor) -> Weigh:
+        """Return an update by its number, where another process has looked at the batches."""
+        raise NotImplementedError
 
     def blocks(self, model: Model) -> Sequence[Part] | None:
         """Return the parts of the model that strategies shard, cut or spill one by one, in their order.

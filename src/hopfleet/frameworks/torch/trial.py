@@ -31,11 +31,19 @@ Model = Any
 Part = Any
 """A part that ``build`` returned for a trial, or a list of such parts."""
 
-Weigh = Callable[[Batch], Batch]
-"""Returns a batch of the update at hand as ``loss`` receives it: with what the other batches have to do with it."""
-
 ParameterGroup = dict[str, Any]
 """One entry of ``Optimizer.param_groups``: the parameters and their settings."""
+
+
+class Weigh(Protocol):
+    """An update whose batches have to do with each other. Called with one, return it as ``loss`` receives it."""
+
+    @property
+    def number(self) -> torch.Tensor:
+        """Return what the batches have to do with each other, in one number."""
+        ...
+
+    def __call__(self, batch: Batch) -> Batch: ...
 
 
 class Hooks(Protocol):
@@ -58,6 +66,7 @@ class Hooks(Protocol):
     @property
     def weighs_batches(self) -> bool: ...
     def weighed(self, model: Model, batches: Sequence[Batch]) -> Weigh | None: ...
+    def weighed_by(self, number: torch.Tensor) -> Weigh: ...
     def parts(self, config: Config) -> object: ...
     def loss(self, model: Model, batch: Batch) -> torch.Tensor: ...
     def metrics(self, model: Model, batch: Batch) -> Metrics: ...

@@ -33,13 +33,13 @@ class Update:
     """The batches of an update whose labels have been counted. Called with one of them, return it as ``Counted``."""
 
     def __init__(self, labels: torch.Tensor, batches: Sequence[Batch], inputs: Sequence[dict[str, Any]]) -> None:
-        self._labels = labels
+        self.number = labels
         # Batches are copied on their way, and their columns are not.
         self._inputs = [(_first(batch), made) for batch, made in zip(batches, inputs, strict=True)]
 
     def __call__(self, batch: Batch) -> Counted:
         found, column = Counted(batch), _first(batch)
-        found.labels = self._labels
+        found.labels = self.number
         found.inputs = next((made for known, made in self._inputs if known is column), None)
         return found
 
@@ -72,14 +72,14 @@ def _number(network: Any, inputs: Sequence[Mapping[str, Any]]) -> torch.Tensor |
     # The first token of a row is no target of a model that predicts the next one.
     encodes = getattr(getattr(network, "config", None), "is_encoder_decoder", False)
     shifts = LOSS_MAPPING.get(getattr(network, "loss_type", None)) is ForCausalLMLoss and not encodes
-    number = torch.zeros((), dtype=torch.int64)
+    found: list[torch.Tensor] = []
     for one in inputs:
         labels = one["shift_labels"] if "shift_labels" in one else one["labels"]
         if not torch.is_tensor(labels):
             return None  # such as the boxes of each image
         counted = labels[..., 1:] if shifts and "shift_labels" not in one else labels
-        number = number.to(labels.device) + counted.ne(IGNORED).sum()
-    return number
+        found.append(counted.ne(IGNORED).sum())
+    return torch.stack(found).sum()
 
 
 def smoothed(smoothing: float, network: Any, outputs: Any, labels: Any, number: torch.Tensor | None) -> Any:

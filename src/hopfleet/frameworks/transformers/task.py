@@ -192,6 +192,9 @@ class TransformersTask(TorchTask[ModelT]):
         assert live is not None, "workers train"
         return labels.update(live, _network(model), batches, [self.inputs(model, batch) for batch in batches])
 
+    def weighed_by(self, number: torch.Tensor) -> Weigh:
+        return labels.Update(number, [], [])
+
     @property
     def _sums_labels(self) -> bool:
         """Whether the batches of an update count by their labels, if the model takes the number of labels."""
