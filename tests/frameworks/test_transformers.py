@@ -13,26 +13,21 @@ import torch
 import hopfleet as hop
 from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
 from tests.helpers import warm
-from tests.helpers.transformers_tasks import Classify, Lists, classifier, opened, texts, tokenizer, tokens, transformers
+from tests.helpers.by_trainer import by_trainer
+from tests.helpers.transformers_tasks import (
+    Classify,
+    Lists,
+    classifier,
+    opened,
+    texts,
+    tokenizer,
+    tokens,
+    transformers,
+    writer,
+)
 
 peft = pytest.importorskip("peft")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-
-def writer() -> Any:
-    shape = transformers.LlamaConfig(
-        vocab_size=16,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        eos_token_id=2,
-        bos_token_id=None,
-        pad_token_id=0,
-    )
-    return transformers.LlamaForCausalLM(shape)
 
 
 class Write(hop.TransformersTask):
@@ -113,48 +108,6 @@ def test_bits_are_those_of_a_plain_loop(optim: str) -> None:
         assert torch.equal(value, session.model.state_dict()[name]), name
 
 
-class Stops(transformers.TrainerCallback):
-    """Ends a training before its schedule does. Dropout draws as if the Trainer had drawn nothing."""
-
-    def __init__(self, updates: int) -> None:
-        self.updates, self.state = updates, torch.get_rng_state()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 0:
-            torch.set_rng_state(self.state)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_training_stop = state.global_step == self.updates
-
-
-class InOrder(transformers.Trainer):
-    """A Trainer that does not shuffle."""
-
-    def _get_train_sampler(self, *_: Any) -> Any:
-        return torch.utils.data.SequentialSampler(self.train_dataset)
-
-
-def by_trainer(
-    make: Any, columns: Mapping[str, Any], folder: Path, chosen: Mapping[str, Any], *, weighs: bool
-) -> transformers.Trainer:
-    """Train a model with a Trainer. ``weighs``: its default, where batches of an update weigh as much as labels."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(7)
-    model = make()
-    stops = Stops(ROWS // BATCH // chosen["gradient_accumulation_steps"])
-    quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder), per_device_train_batch_size=BATCH, use_cpu=True, **quiet, **chosen
-    )
-    rows = [{name: column[row] for name, column in columns.items()} for row in range(ROWS)]
-    trainer = InOrder(model, arguments, train_dataset=rows, callbacks=[stops])
-    trainer.model_accepts_loss_kwargs = weighs
-    trainer.train()
-    torch.set_num_threads(threads)
-    return trainer
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("optim", ["sgd", "adamw_torch", "adamw_torch_fused"])
 def test_bits_are_those_of_a_trainer(optim: str, accumulate: int, tmp_path: Path) -> None:
@@ -164,35 +117,11 @@ def test_bits_are_those_of_a_trainer(optim: str, accumulate: int, tmp_path: Path
     chosen["gradient_accumulation_steps"] = accumulate
     session = opened(Classify(), **chosen)
     trained(session, columns)
-    trainer = by_trainer(classifier, columns, tmp_path, chosen, weighs=accumulate == 1)
+    trainer = by_trainer(classifier, columns, tmp_path, chosen)
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(value, session.model.state_dict()[name]), name
     rates = [group["lr"] for group in trainer.optimizer.param_groups]
     assert rates == [group["lr"] for group in session.optimizers[0].param_groups]
-
-
-@pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
-def test_batches_of_one_update_count_alike_where_a_trainer_counts_labels(even: bool, tmp_path: Path) -> None:
-    class Whole(hop.TransformersTask):
-        def build(self, config: Mapping[str, Any]) -> Any:
-            return writer()
-
-    ids = TestWrite().columns()["input_ids"]
-    labels = ids.copy()
-    if not even:
-        labels[np.arange(ROWS) // BATCH % 2 == 1, :4] = -100
-    columns = {"input_ids": ids, "labels": labels}
-    chosen = {"optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 2, "max_grad_norm": 0.0}
-    session = opened(Whole(), lr_scheduler_type="constant", **chosen)
-    trained(session, columns)
-    chosen = {**chosen, "lr_scheduler_type": "constant"}
-    for weighs in (False, True):
-        found = by_trainer(writer, columns, tmp_path, chosen, weighs=weighs).model.state_dict()
-        near = all(
-            torch.allclose(value, session.model.state_dict()[name], rtol=1e-4, atol=1e-6)
-            for name, value in found.items()
-        )
-        assert near == (even or not weighs)
 
 
 # ------------------------------------------------------------------------------------------------ kinds of training

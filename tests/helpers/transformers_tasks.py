@@ -39,6 +39,22 @@ def classifier() -> Any:
     return transformers.BertForSequenceClassification(shape)
 
 
+def writer() -> Any:
+    shape = transformers.LlamaConfig(
+        vocab_size=16,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+        eos_token_id=2,
+        bos_token_id=None,
+        pad_token_id=0,
+    )
+    return transformers.LlamaForCausalLM(shape)
+
+
 class Classify(hop.TransformersTask):
     def build(self, config: Mapping[str, Any]) -> Any:
         return classifier()

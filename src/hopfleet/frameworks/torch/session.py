@@ -103,7 +103,7 @@ class TorchSession(Session):
         self.random = randomness.seeded(seed)
         context = TrialContext(self.config, live=self)
         self.hooks = task.for_trial(context)
-        #: Captures and tables that engines keep for this session from unit to unit, by the class that keeps them.
+        #: Captures and the like that are kept for this session from unit to unit, by the class that keeps them.
         self.kept: dict[type, Any] = {}
         with self._environment():
             parts = self.hooks.parts(self.config)

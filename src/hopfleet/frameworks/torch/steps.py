@@ -6,7 +6,8 @@ import contextlib
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -17,9 +18,14 @@ from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.step_log import note_rates
-from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
+from hopfleet.frameworks.torch.trial import LiveTrial, Metrics, Weigh
 from hopfleet.frameworks.whole_set import collected
 from hopfleet.phrases import shown
+
+Item = TypeVar("Item")
+
+UNLIKE = "some batches have labels, and others have none: the losses of both cannot be averaged"
+"""Why an update cannot be followed by another one."""
 
 SMALL = 1 << 20
 """Bytes. A model whose weights take at most this much keeps its gradients between steps."""
@@ -43,6 +49,24 @@ class Steps:
         #: Batches for which the schedules have stepped, and the last one whose learning rates were logged.
         self._scheduled, self._rated = 0, -1
         self._small = is_small(trial.model)
+        #: The batches that ``foresee`` is told: all of an update if its batches have to do with each other.
+        self.ahead = trial.options.accumulate if trial.hooks.weighs_batches else 1
+        #: What the batches of the update at hand become; None if they stay as they are. First, nothing is known.
+        self._weigh: Weigh | None = None
+        self._foreseen = False
+
+    def foresee(self, batches: Sequence[Batch]) -> None:
+        """Let the task see the next batches, before the first batch of an update."""
+        trial = self._trial
+        if self.ahead == 1 or self.waiting:
+            return
+        batch, trial.log.batch = trial.log.batch, len(self._rows)
+        with trial.options.autocast(trial.device), no_update():
+            weigh = trial.hooks.weighed(trial.callable, batches[: self.ahead])
+        trial.log.batch = batch
+        if self._foreseen and (weigh is None) != (self._weigh is None):
+            raise TaskError(UNLIKE)
+        self._weigh, self._foreseen = weigh, True
 
     def __call__(self, batch: Batch) -> None:
         """Train on a batch and note its loss."""
@@ -103,7 +127,7 @@ class Steps:
         # What the first batch of a unit does, all of them do.
         watched = contextlib.nullcontext() if self._losses else no_update()
         with trial.options.autocast(trial.device), watched:
-            loss = trial.hooks.loss(trial.callable, batch)
+            loss = trial.hooks.loss(trial.callable, batch if self._weigh is None else self._weigh(batch))
         check_loss(loss)
         return loss
 
@@ -113,7 +137,7 @@ class Steps:
         loss = self._loss(batch)
         if clear and not self.waiting:
             self._clear_gradients()
-        share = loss if options.accumulate == 1 else loss / options.accumulate
+        share = loss if options.accumulate == 1 or self._weigh is not None else loss / options.accumulate
         (share if trial.scaler is None else trial.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
         self.waiting += 1
         return loss.detach()
@@ -217,7 +241,11 @@ class Steps:
             if not math.isfinite(value):
                 after = f", after {values[number - 2]:.3g}{self._norm(number, len(values))}" if number > 1 else ""
                 raise NotFinite(f"the loss is {value} in batch {number} of {len(values)}{after}", batch=number)
-        return RowSum.over(values, self._rows)
+        if self._weigh is None:
+            return RowSum.over(values, self._rows)
+        # The loss of an update is the sum over its batches.
+        sums = [math.fsum(some) for some in grouped(values, self.ahead)]
+        return RowSum.over(sums, [sum(some) for some in grouped(self._rows, self.ahead)])
 
     def _norm(self, number: int, batches: int) -> str:
         """Return the norm of the gradients in the last update before a batch; empty if it is not known."""
@@ -226,6 +254,13 @@ class Steps:
         if not update or len(self._norms) != math.ceil(batches / accumulate):
             return ""
         return f" and gradients of norm {self._norms[update - 1].item():.3g}"
+
+
+def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of ``size`` items; the last one may have fewer."""
+    iterator = iter(items)
+    while group := list(itertools.islice(iterator, size)):
+        yield group
 
 
 def by_time(schedulers: Iterable[LRScheduler]) -> Iterator[LRScheduler]:

@@ -12,15 +12,15 @@ from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches, Task
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
 from hopfleet.frameworks.torch._compat import COMPILER_MODULE
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.step_log import put
-from hopfleet.frameworks.torch.steps import Steps
-from hopfleet.frameworks.torch.trial import Metrics, Model, Part, TrialContext
+from hopfleet.frameworks.torch.steps import Steps, grouped
+from hopfleet.frameworks.torch.trial import Metrics, Model, Part, TrialContext, Weigh
 from hopfleet.frameworks.views import ModelT, call_model_fn
 
 
@@ -116,8 +116,10 @@ class TorchTask(Task[ModelT]):
         live = at_hand(self).live
         assert live is not None, "train() is called by workers"
         steps = Steps(live)
-        for batch in batches:
-            steps(batch)
+        for update in grouped(batches, steps.ahead):
+            steps.foresee(update)
+            for batch in update:
+                steps(batch)
         return steps.result()
 
     def log(self, name: str, value: Part) -> None:
@@ -125,6 +127,23 @@ class TorchTask(Task[ModelT]):
         if live is None:
             raise TaskError(f"self.log({name!r}, ...): must be called while a trial trains, got a task without a trial")
         put(live.log, name, value)
+
+    @property
+    def weighs_batches(self) -> bool:
+        """Whether the loss of a batch depends on the other batches of its update."""
+        return False
+
+    def weighed(self, model: Model, batches: Sequence[Batch]) -> Weigh | None:
+        """Look at the batches of an update before the first of them is trained on.
+
+        The gradients of losses of batches that the result has returned are added. None: those of the batches as they
+        are, and divided by ``accumulate``.
+        """
+        return None
+
+    def weighed_by(self, number: torch.Tensor) -> Weigh:
+        """Return an update by its number, where another process has looked at the batches."""
+        raise NotImplementedError
 
     def blocks(self, model: Model) -> Sequence[Part] | None:
         """Return the parts of the model that strategies shard, cut or spill one by one, in their order.

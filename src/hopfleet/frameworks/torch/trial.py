@@ -5,7 +5,7 @@ Both are protocols, so that steps, checkpoints and engines depend on neither the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,6 +35,17 @@ ParameterGroup = dict[str, Any]
 """One entry of ``Optimizer.param_groups``: the parameters and their settings."""
 
 
+class Weigh(Protocol):
+    """An update whose batches have to do with each other. Called with one, return it as ``loss`` receives it."""
+
+    @property
+    def number(self) -> torch.Tensor:
+        """Return what the batches have to do with each other, in one number."""
+        ...
+
+    def __call__(self, batch: Batch) -> Batch: ...
+
+
 class Hooks(Protocol):
     """A task as one trial sees it: ``self`` in the user's methods."""
 
@@ -52,6 +63,10 @@ class Hooks(Protocol):
     def batching(self) -> Batching | None: ...
     @property
     def batches_per_step(self) -> int: ...
+    @property
+    def weighs_batches(self) -> bool: ...
+    def weighed(self, model: Model, batches: Sequence[Batch]) -> Weigh | None: ...
+    def weighed_by(self, number: torch.Tensor) -> Weigh: ...
     def parts(self, config: Config) -> object: ...
     def loss(self, model: Model, batch: Batch) -> torch.Tensor: ...
     def metrics(self, model: Model, batch: Batch) -> Metrics: ...
@@ -79,6 +94,8 @@ class LiveTrial(Protocol):
     shared: list[SharedTensor]
     random: Streams
     counters: dict[str, int]
+    #: What is kept from unit to unit, but in no version, by the class that keeps it.
+    kept: dict[type, object]
     #: The values of single steps that the unit at hand has logged.
     log: StepLog
 

@@ -23,15 +23,14 @@ except ImportError as error:
 
 import torch
 from transformers import AutoTokenizer
-from transformers.trainer_pt_utils import LabelSmoother
 
 from hopfleet.frameworks.paced import Paced
 from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.task import TorchTask, at_hand
-from hopfleet.frameworks.torch.trial import Metrics, Model, Part
-from hopfleet.frameworks.transformers import loading, preferences
+from hopfleet.frameworks.torch.trial import Metrics, Model, Part, Weigh
+from hopfleet.frameworks.transformers import labels, loading, preferences
 from hopfleet.frameworks.transformers.settings import DEFAULTS, make_optimizer, make_schedule, refused, settings
 
 _TOKENS = (
@@ -114,12 +113,13 @@ class TransformersTask(TorchTask[ModelT]):
     def loss(self, model: Model, batch: Batch) -> Part:
         if self.dpo_beta is not None:
             return preferences.preference_loss(self._margins(model, batch), self.dpo_beta)
-        inputs = self.inputs(model, batch)
+        counted = batch if isinstance(batch, labels.Counted) else None
+        inputs = counted.inputs if counted is not None and counted.inputs else self.inputs(model, batch)
+        number = None if counted is None else counted.labels
+        outputs = model(**inputs) if number is None else model(**inputs, num_items_in_batch=number)
         smoothing = self._settings["label_smoothing_factor"]
-        outputs = model(**inputs)
         if smoothing and "labels" in inputs:
-            shifted = _network(model).can_generate()
-            return LabelSmoother(epsilon=smoothing)(outputs, inputs["labels"], shift_labels=shifted)
+            return labels.smoothed(smoothing, _network(model), outputs, inputs["labels"], number)
         return _loss(outputs, batch)
 
     def metrics(self, model: Model, batch: Batch) -> Metrics:
@@ -131,9 +131,15 @@ class TransformersTask(TorchTask[ModelT]):
         inputs = self.inputs(model, batch)
         outputs = model(**inputs)
         found = {"loss": _loss(outputs, batch)}
-        labels, logits = inputs.get("labels"), outputs.get("logits")
-        if labels is not None and logits is not None and labels.ndim == 1 and logits.ndim == 2 and logits.shape[1] > 1:
-            found["accuracy"] = (logits.argmax(-1) == labels).float().mean()
+        classes, logits = inputs.get("labels"), outputs.get("logits")
+        if (
+            classes is not None
+            and logits is not None
+            and classes.ndim == 1
+            and logits.ndim == 2
+            and logits.shape[1] > 1
+        ):
+            found["accuracy"] = (logits.argmax(-1) == classes).float().mean()
         return found
 
     def generate(self, model: Model, prompts: Sequence[str], **options: Any) -> list[str]:
@@ -171,8 +177,28 @@ class TransformersTask(TorchTask[ModelT]):
 
     @property
     def capture(self) -> bool:  # type: ignore[override]
-        # A step that turns text into tokens, or rows into a batch, has to run anew each time.
-        return self.tokenizer is None and self.data_collator is None
+        # A step that turns text into tokens, or rows into a batch, has to run anew each time. So has one whose inputs
+        # were made when labels were counted; the default ones are made again.
+        made_before = self._sums_labels and type(self).inputs is not TransformersTask.inputs
+        return self.tokenizer is None and self.data_collator is None and not made_before
+
+    @property
+    def weighs_batches(self) -> bool:
+        live = at_hand(self).live
+        return self._sums_labels and live is not None and labels.takes_number(_network(live.model))
+
+    def weighed(self, model: Model, batches: Sequence[Batch]) -> Weigh | None:
+        live = at_hand(self).live
+        assert live is not None, "workers train"
+        return labels.update(live, _network(model), batches, [self.inputs(model, batch) for batch in batches])
+
+    def weighed_by(self, number: torch.Tensor) -> Weigh:
+        return labels.Update(number, [], [])
+
+    @property
+    def _sums_labels(self) -> bool:
+        """Whether the batches of an update count by their labels, if the model takes the number of labels."""
+        return self.accumulate > 1 and self.dpo_beta is None and type(self).loss is TransformersTask.loss
 
     @property
     def _settings(self) -> dict[str, Any]:

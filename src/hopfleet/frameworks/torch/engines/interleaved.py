@@ -83,6 +83,8 @@ class Member:
         #: The random streams of the member, and the names of those that are put in place while its code runs.
         self.random = randomness.settled(random, session.device)
         self.draws = randomness.names(session.device)
+        #: Names of the streams that were drawn from before the first batch, to look at the batches of an update.
+        self.drawn: frozenset[str] = frozenset()
         self.result: Result = {}
         self.seconds = 0.0
 
@@ -91,6 +93,11 @@ class Member:
         """The member's work in training."""
         assert isinstance(self.work, Steps)
         return self.work
+
+    @property
+    def ahead(self) -> int:
+        """The batches that the member looks at before an update."""
+        return self.work.ahead if isinstance(self.work, Steps) else 1
 
     @property
     def active(self) -> bool:
@@ -215,11 +222,12 @@ class Interleaved(Flotilla):
         everything, quick = randomness.names(device), randomness.names(device) & randomness.QUICK
         untouched = randomness.current(device, everything)
         self._joint: JointOptimizer | None = None
-        for number, batch in enumerate(batches):
-            self._number = number
+        for number, upcoming in enumerate(_windows(batches, max(member.ahead for member in members))):
+            self._number, batch = number, upcoming[0]
             for left in self.given_up():
                 members[left].result = GivenUp()
-            writes = _writes(batch)
+            writes = list(map(_writes, upcoming))
+            self._foresee(members, upcoming)
             rest = self._launch([member for member in members if member.active], batch)
             if number == 0:
                 self._begin(rest, batch)
@@ -227,7 +235,7 @@ class Interleaved(Flotilla):
             else:
                 touched = frozenset().union(*(member.draws for member in rest))
                 self._step(rest, batch)
-            if _writes(batch) != writes:
+            if list(map(_writes, upcoming)) != writes:
                 raise IsolationError(WRITTEN)
             randomness.put(untouched, device, touched)
             if randomness.changed(untouched, randomness.current(device, quick - touched)):
@@ -237,6 +245,14 @@ class Interleaved(Flotilla):
             raise IsolationError(LATE)
         if self._joint is not None:
             self._joint.settle()
+
+    def _foresee(self, members: Sequence[Member], batches: Sequence[Batch]) -> None:
+        """Let members look at the batches of the update that they begin with the first one."""
+        for member in members:
+            if member.active and member.ahead > 1:
+                before = dict(member.random)
+                member.do(partial(member.steps.foresee, [dict(batch) for batch in batches]))
+                member.drawn |= randomness.changed(before, member.random)
 
     def _begin(self, members: Sequence[Member], batch: Batch) -> None:
         """Let members work on their first batch. Those that have trained before can share its update."""
@@ -256,7 +272,7 @@ class Interleaved(Flotilla):
         """Let a member work on its first batch, which shows from which random streams its code draws."""
         before = dict(member.random)
         member.do(partial(member.steps.all_but_update if shares else member.work, dict(batch)))
-        member.draws = randomness.changed(before, member.random)
+        member.draws = randomness.changed(before, member.random) | member.drawn
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
         """Let members work on a batch, with one backward pass and one update for all that can share them."""
@@ -325,6 +341,18 @@ class Begun:
 
     def __iter__(self) -> Iterator[Batch]:
         return self._iterator
+
+
+def _windows(batches: Batches, size: int) -> Iterator[list[Batch]]:
+    """Yield each batch with those that follow it, at most ``size`` in all."""
+    window: list[Batch] = []
+    for batch in batches:
+        window.append(batch)
+        if len(window) == size:
+            yield [*window]
+            del window[0]
+    for number in range(len(window)):
+        yield window[number:]
 
 
 def finished(work: Generator[None, None, Found]) -> Found:

@@ -142,6 +142,10 @@ class PsAsync(Strategy):
             raise TaskError(f"a model of {numbers} weights cannot be served by {trial.team.size} members; use 'single'")
         if trial.schedulers and trial.hooks.lr_step == "batch":
             raise TaskError("lr_step='batch': members of 'ps_async' count batches of their own; use lr_step='epoch'")
+        if trial.hooks.weighs_batches:
+            raise TaskError(
+                "gradient accumulation by labels: members of 'ps_async' make updates of batches of their own; use 'ps'"
+            )
         if trial.options.ema is not None:
             raise TaskError("ema: no member of 'ps_async' sees all updates, so there is no average of them; use 'ps'")
 

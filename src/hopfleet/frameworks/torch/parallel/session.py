@@ -24,12 +24,12 @@ from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch import checkpoint, randomness
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.parallel import wire
-from hopfleet.frameworks.torch.parallel.strategy import Share, Strategy, TeamView
+from hopfleet.frameworks.torch.parallel.strategy import NUMBER, Share, Strategy, TeamView
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.shared import SharedTensor
 from hopfleet.frameworks.torch.snapshot import Snapshot
-from hopfleet.frameworks.torch.steps import on_host, rows_of, summed
+from hopfleet.frameworks.torch.steps import UNLIKE, grouped, on_host, rows_of, summed
 from hopfleet.frameworks.torch.trial import SharedTask
 from hopfleet.frameworks.whole_set import dealt
 from hopfleet.support.files import create_folder, overwrite, temporary_folder
@@ -42,6 +42,10 @@ APART = (
     "return the value from metrics()"
 )
 """Why a trial on several devices logs no values of its own."""
+
+
+SINGLE = "set accumulate = 1, or use parallelism='single'"
+"""The remedy if the batches of an update cannot count by their labels."""
 
 
 class CheckedTrials(set[tuple[int, str]]):
@@ -108,7 +112,26 @@ class TeamSession(TorchSession):
             self._check_mean(first)
         self._team.tell("follow_training", self.number, last)
         whole = some if first is None else itertools.chain([first], some)
+        if self.hooks.weighs_batches:
+            whole = self._numbered(whole)
         return self._train(self._dealt(self.strategy.deal(whole, self.team.size)), last=last)
+
+    def _numbered(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield batches with the number of their update as a column."""
+        weighed = set()
+        for update in grouped(batches, self.options.accumulate):
+            before = randomness.current(self.device)
+            with self.options.autocast(self.device):
+                weigh = self.hooks.weighed(self.callable, update)
+            if randomness.changed(before, randomness.current(self.device)):
+                raise TaskError(
+                    f"the inputs of a batch are drawn at random, and each of several devices draws: {SINGLE}"
+                )
+            weighed.add(weigh is not None)
+            if len(weighed) > 1:
+                raise TaskError(UNLIKE)
+            for batch in update:
+                yield batch if weigh is None else {**batch, NUMBER: weigh.number.expand(rows_of(batch)).clone()}
 
     def follow_training(self, last: bool) -> None:
         """Train one sub-epoch on the shares that the first member sends."""

@@ -24,6 +24,9 @@ from hopfleet.frameworks.torch.sparse import REMEDY, sparse_module
 from hopfleet.frameworks.torch.steps import Steps, rows_of
 from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
 
+NUMBER = "number of the update"
+"""A column of batches on their way to members, where losses depend on the other batches of the update."""
+
 
 class Share(NamedTuple):
     """A member's part of a batch."""
@@ -64,8 +67,13 @@ class TeamSteps(Steps):
 
     def take_share(self, share: Share) -> None:
         """Train on this member's share of a batch."""
-        self._share = share
-        self(share.batch)
+        batch = dict(share.batch)
+        if (numbers := batch.pop(NUMBER, None)) is not None:
+            # A loss that is divided by the number counts by the rows of the share in the end, as a mean does.
+            number = numbers[0] * share.weight if 0 < share.weight < 1 else numbers[0]
+            self._weigh = self._trial.hooks.weighed_by(number)
+        self._share = share._replace(batch=batch)
+        self(batch)
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         loss, weight = super()._loss(batch), self._share.weight
