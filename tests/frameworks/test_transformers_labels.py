@@ -151,12 +151,26 @@ def test_other_settings_keep_the_bits(
     assert same_weights(session, trainer)
 
 
-def test_a_model_that_declines_the_number_of_labels_has_means_of_batches(tmp_path: Path, losses: list[float]) -> None:
+class Closed(transformers.LlamaForCausalLM):
+    """A model that takes no other keywords."""
+
+    def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None) -> Any:
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+
+def closed() -> Any:
+    return Closed(writer().config)
+
+
+@pytest.mark.parametrize("model", [declining, closed])
+def test_a_model_that_declines_the_number_of_labels_has_means_of_batches(
+    model: Any, tmp_path: Path, losses: list[float]
+) -> None:
     columns = {name: column[np.r_[:BATCH, 2 * BATCH : ROWS, :BATCH]] for name, column in uneven().items()}
     chosen = {**PLAIN, "gradient_accumulation_steps": 2}
-    session = opened(task(declining), **chosen)
+    session = opened(task(model), **chosen)
     session.train(_Batches(session, columns), last=True)
-    trainer = by_trainer(declining, columns, tmp_path, chosen)
+    trainer = by_trainer(model, columns, tmp_path, chosen)
     assert same_weights(session, trainer)
     assert [loss / 2 for loss in losses] == trainer.losses
 
@@ -247,6 +261,33 @@ def test_members_that_accumulate_different_numbers_train_as_alone(model: Any, ca
     for one, other in zip(together, alone, strict=True):
         weights = other.model.state_dict()
         assert all(torch.equal(value, weights[name]) for name, value in one.model.state_dict().items())
+
+
+class Sized:
+    """Rows in batches of another size."""
+
+    def __init__(self, session: TorchSession, columns: Mapping[str, Any], size: int) -> None:
+        self._session, self._columns, self._size = session, columns, size
+        self.rows = len(columns["labels"])
+
+    def __len__(self) -> int:
+        return -(-self.rows // self._size)
+
+    def __iter__(self) -> Any:
+        for start in range(0, self.rows, self._size):
+            yield self._session.prepare({k: v[start : start + self._size] for k, v in self._columns.items()}, {})
+
+
+def test_members_with_batches_of_other_sizes_train_as_alone() -> None:
+    columns = {name: column[2 * BATCH :] for name, column in uneven().items()}
+    kind = task(writer)
+    together, alone = several(kind), several(kind)
+    streams, of = [Sized(together[0], columns, size) for size in (8, 5)], [0, 1, 1, 0]
+    found = Interleaved(together).train_mixed(streams, of, last=[True] * len(MIXED))
+    for number, session in enumerate(alone):
+        assert found[number] == session.train(Sized(session, columns, (8, 5)[of[number]]), last=True)
+        weights = session.model.state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in together[number].model.state_dict().items())
 
 
 def test_members_that_draw_when_labels_are_counted_train_as_alone() -> None:
