@@ -122,6 +122,10 @@ class Steps:
         self.note({"loss": loss.detach()}, rows_of(batch))
         return loss
 
+    def forward(self, batch: Batch) -> None:
+        """Compute the loss of a batch, and nothing else."""
+        self._loss(batch)
+
     def _loss(self, batch: Batch) -> torch.Tensor:
         trial = self._trial
         # What the first batch of a unit does, all of them do.

@@ -137,17 +137,10 @@ def captured(member: Member, inputs: Batch, *, whole: bool, noted: tuple[bool, .
     """
     session = member.session
     backend = backend_of(session)
-    if on_host := member.draws - {backend.random_stream}:
-        raise Refused(
-            f"random numbers are drawn on the host ({', '.join(sorted(on_host))}); draw them with torch, on the device"
-        )
-    if not session.options.capture:
-        raise Refused("the task sets capture = False")
+    check_step(member)
     work, waits = member.work.take, [0]
     size: object = None
     if isinstance(member.work, Steps):
-        if session.logs:
-            raise Refused(REASON)
         size = dict.get(session.config, "batch_size")  # trials with batches of other sizes may step at the same time
         batches = session.options.accumulate
         waits = sorted({0, min(1, batches - 1), batches - 1})
@@ -181,6 +174,19 @@ def captured(member: Member, inputs: Batch, *, whole: bool, noted: tuple[bool, .
     capture = Capture(graphs, generator, values, inputs, whole, gradients, place=place, pool=pool)
     capture.reads, capture.conditions = constants.memory, conditions if noted else None
     return capture
+
+
+def check_step(member: Member) -> None:
+    """Raise Refused if it is known beforehand that steps of the member cannot be captured."""
+    session = member.session
+    if on_host := member.draws - {backend_of(session).random_stream}:
+        raise Refused(
+            f"random numbers are drawn on the host ({', '.join(sorted(on_host))}); draw them with torch, on the device"
+        )
+    if not session.options.capture:
+        raise Refused("the task sets capture = False")
+    if isinstance(member.work, Steps) and session.logs:
+        raise Refused(REASON)
 
 
 def captured_graph(

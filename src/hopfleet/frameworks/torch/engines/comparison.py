@@ -8,7 +8,15 @@ import torch
 
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
-from hopfleet.frameworks.torch.engines.capture import Capture, backend_of, captured, copies, kind_of, restore
+from hopfleet.frameworks.torch.engines.capture import (
+    Capture,
+    backend_of,
+    captured,
+    check_step,
+    copies,
+    kind_of,
+    restore,
+)
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.conditions import Conditions, Refused
 from hopfleet.frameworks.torch.engines.host_state import HostState
@@ -34,6 +42,7 @@ def compared_capture(
     work, host, known = member.work, HostState(member.session), member.session.cache.part(GraphCache).conditions
     kind = type(work), kind_of(member.session), key
     try:
+        check_step(member)
         if repeats and before is not None and kind not in known:
             known[kind] = noted_conditions(member, inputs, before)
             host.restore()
@@ -78,16 +87,25 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
 
 
 def noted_conditions(member: Member, inputs: Batch, before: list[torch.Tensor]) -> tuple[bool, ...]:
-    """Return the conditions that an eager step reads. Restore the state before it."""
+    """Return the conditions that the forward pass of an eager step reads. Restore the state before it."""
     stream, conditions = backend_of(member.session).random_stream, Conditions(member.session.device)
-    state = member.random[stream]
+    work, state, kept = member.work, member.random[stream], member.draws
+    member.draws = frozenset({stream})
     try:
         with conditions.noting():
-            _taken(member, inputs, 1)
+            member.do(lambda: (work.forward if isinstance(work, Steps) else work.take)(dict(inputs)))
+        raise_refused(member)
     finally:
-        member.random[stream] = state
+        member.random[stream], member.draws = state, kept
         restore(member.session, before)
     return conditions.noted
+
+
+def raise_refused(member: Member) -> None:
+    """Raise Refused if the member's code has just raised: it goes on in turn."""
+    if isinstance(member.result, BaseException):
+        error, member.result = member.result, {}
+        raise Refused(describe(error))
 
 
 def _taken(member: Member, inputs: Batch, steps: int) -> list[Metrics]:
@@ -98,9 +116,7 @@ def _taken(member: Member, inputs: Batch, steps: int) -> list[Metrics]:
     for _ in range(steps):
         member.do(lambda: found.append(work.take(dict(inputs))))
     member.draws = kept
-    if isinstance(member.result, BaseException):
-        error, member.result = member.result, {}
-        raise Refused(describe(error))
+    raise_refused(member)
     return found
 
 
