@@ -163,7 +163,11 @@ class Label:
             if not known.all():
                 refuse_unknown(f"{values[~known][0]:g}", list(map(str, outcome.names)))
             return codes.astype(np.int64)
-        return ((values - outcome.middle) / outcome.width).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            made: Array = ((values - outcome.middle) / outcome.width).astype(np.float32)
+        if not np.isfinite(made).all():
+            raise DataError(f"{values[~np.isfinite(made)][0]:g} is beyond the numbers of float32; correct the value")
+        return made
 
 
 def _counted(column: pa.ChunkedArray) -> Counter[Any]:

@@ -200,6 +200,10 @@ def _table(columns: Mapping[str, Any], number: int) -> pa.Table:
                 values = list(values)
             arrays[str(name)] = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+                raise DataError(
+                    f"column {name!r}: dtype {values.dtype} cannot be prepared; convert it to plain numbers or texts"
+                ) from error
             kinds = [type(value) for value in values]
             odd = next((row for row, kind in enumerate(kinds) if kind not in (kinds[0], type(None))), 0)
             raise DataError(
