@@ -55,7 +55,7 @@ def has_lines(file: str) -> bool:
     return not file.endswith((*TYPED, ".tar")) and "." in Path(file).name
 
 
-NUMBER = re.compile(r"[ \t]*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?[ \t]*", re.ASCII)
+NUMBER = re.compile(r"[ \t]*[-+]?(\d+\.?\d*|\.\d+|inf|infinity|nan)([eE][-+]?\d+)?[ \t]*", re.ASCII | re.IGNORECASE)
 
 Parsed = tuple[pa.Table, int, Any, tuple[Failure, ...]]
 """A table, the line of its first row, the lines of all rows or None, and the rows that could not be parsed."""

@@ -72,6 +72,8 @@ def take_header(block: Block, files: Files, file: SourceFile) -> tuple[Header, B
             "the numbers are names"
         )
     cut = sum(map(len, block.data[:HEADER_BYTES].splitlines(keepends=True)[:taken]))
+    if taken > 1 and cut == len(block.data) and count(block.data, '"') % 2:
+        raise DataError(f"{file.path}, line {block.line}: a quote is never closed; close it")
     if cut == HEADER_BYTES:
         raise DataError(f"{file.path}, line {block.line}: has a header of more than {cut:,} bytes; shorten the names")
     feeds = None if block.feeds is None else block.feeds - count(block.data[:cut], "\n")

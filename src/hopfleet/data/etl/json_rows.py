@@ -22,6 +22,9 @@ from hopfleet.phrases import LETTERS, cut
 EXACT = 1 << 63
 """From this number on, Arrow reads whole numbers of JSON as fractions."""
 
+ENDLESS = 1 << 1023
+"""From about this number on, whole numbers are infinite as fractions."""
+
 MOST_DIGITS = 4000
 
 
@@ -162,21 +165,33 @@ def _with_wholes(table: pa.Table, data: bytes, lines: Sequence[int], file: str) 
     long = [name for name, column in columns if _is_long(column)]
     if not long:
         return table
-    rows = [_loaded(text) for text in data.split(b"\n") if text.strip()]
+    rows = []
+    for line, text in zip(lines, (text for text in data.split(b"\n") if text.strip()), strict=True):
+        try:
+            rows.append(_loaded(text))
+        except ValueError as error:
+            raise DataError(f"{file}, line {line}: {error}") from None
     for name in long:
         values = [row.get(name) for row in rows]
-        if any(isinstance(value, float) for value in values):
-            continue
+        fractions = any(isinstance(value, float) for value in values)
         for line, value in zip(lines, values, strict=True):
-            wide = any(type(each) is int and each >= EXACT for each in value) if isinstance(value, list) else False
-            if wide or (isinstance(value, int) and not 0 <= value < 2 * EXACT):
+            least = -ENDLESS if fractions else -EXACT if isinstance(value, list) else 0
+            most = ENDLESS if fractions else EXACT if isinstance(value, list) else 2 * EXACT
+            if any(not least <= each < most for each in _wholes(value)):
                 raise DataError(
                     f"{file}, line {line}: {name!r} has {cut(str(value), LETTERS)} among numbers with more digits than "
                     "are exact; write them as texts, in quotes"
                 )
-        if not any(isinstance(value, list) for value in values):
+        if not fractions and not any(isinstance(value, list) for value in values):
             table = table.set_column(table.column_names.index(name), name, pa.array(values, pa.uint64()))
     return table
+
+
+def _wholes(value: Any) -> list[int]:
+    """Return the whole numbers of a value."""
+    if isinstance(value, list):
+        return [whole for each in value for whole in _wholes(each)]
+    return [value] if type(value) is int else []
 
 
 def _is_long(column: pa.ChunkedArray) -> bool:
@@ -185,6 +200,5 @@ def _is_long(column: pa.ChunkedArray) -> bool:
         column = pc.list_flatten(column)
     if not pa.types.is_floating(column.type):
         return False
-    finite = column.filter(pc.is_finite(column))
-    ends = pc.min_max(finite).as_py()
+    ends = pc.min_max(column.filter(pc.invert(pc.is_nan(column)))).as_py()
     return ends["max"] is not None and bool(max(-ends["min"], ends["max"]) >= EXACT)

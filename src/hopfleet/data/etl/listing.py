@@ -158,6 +158,7 @@ def _local(path: str, wanted: str) -> list[SourceFile]:
             others = [name for name in names if Path(name).suffix.lower() in UNREAD]
             names = [name for name in names if _kind(name)[0]]
             _warn_of_others(place, others, names)
+            _refuse_strays(place, names)
             wanted = "texts" if _has_text_classes(place, names) else ""
         if not names:
             endings = ", ".join(FORMATS)
@@ -180,7 +181,7 @@ def _files_inside(folder: Path) -> list[str]:
         real = os.path.realpath(path)
         if real in above:  # a link to a folder in which it lies
             continue
-        for entry in os.scandir(path):
+        for entry in _entries(path):
             if _hidden(Path(entry.path).relative_to(folder) / ("" if entry.is_file() else "x")):
                 continue
             if entry.is_dir():
@@ -192,6 +193,21 @@ def _files_inside(folder: Path) -> list[str]:
                     f"{entry.path}: is a link to a file that is missing; restore the file, or delete the link"
                 )
     return sorted(found)
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be listed ({describe(error)}); check its permissions") from error
+
+
+def _refuse_strays(folder: Path, names: Sequence[str]) -> None:
+    """Raise DataError for an image beside the folders of classes, whose class would be the name of the whole folder."""
+    beside = [name for name in names if Path(name).parent == folder]
+    if beside and len(beside) < len(names) and _kind(beside[0])[0] == "images":
+        raise DataError(f"{beside[0]}: lies beside the folders of the classes; move it into one of them")
 
 
 def _warn_of_others(folder: Path, others: Sequence[str], names: Sequence[str]) -> None:

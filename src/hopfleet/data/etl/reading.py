@@ -173,15 +173,15 @@ def stored_chunks(file: SourceFile) -> list[Chunk]:
         if file.format == "parquet":
             with opened_parquet(file.path) as opened:
                 schema, metadata = opened.schema_arrow, opened.metadata
+                _check_names(schema, file)
                 counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
                 nulls = [_group_nulls(metadata.row_group(number), schema) for number in range(metadata.num_row_groups)]
         else:
             batches = read_batches(file.path)
             schema = batches[0].schema if batches else pa.schema([])
+            _check_names(schema, file)
             counts = [batch.num_rows for batch in batches]
             nulls = [lacking(pa.Table.from_batches([batch])) for batch in batches]
-        if twice := next((name for name in schema.names if schema.names.count(name) > 1), None):
-            raise DataError(f"{file.path}: column name {twice!r}: used twice; rename one of the two columns")
     except (pa.ArrowException, OSError) as error:
         kind = "a Parquet file" if file.format == "parquet" else "an Arrow file"
         raise DataError(f"{file.path}: cannot be read as {kind} ({describe(error)}); restore the file") from error
@@ -191,6 +191,11 @@ def stored_chunks(file: SourceFile) -> list[Chunk]:
             chunks.append(Chunk(file.format, file.path, part, rows, schema, lack, file.path, line))
             line += rows
     return chunks
+
+
+def _check_names(schema: pa.Schema, file: SourceFile) -> None:
+    if twice := next((name for name in schema.names if schema.names.count(name) > 1), None):
+        raise DataError(f"{file.path}: column name {twice!r}: used twice; rename one of the two columns")
 
 
 def _group_nulls(group: Any, schema: pa.Schema) -> tuple[str, ...]:

@@ -118,6 +118,7 @@ class Number:
             shares: Array = fitted["quantiles"].shares(array).astype(np.float32)
             return shares
         outcome = self.outcome(fitted)
+        outcome.check_finite()
         scaled = np.empty(array.shape, np.float32)
         return np.divide(np.subtract(array, outcome.middle), outcome.width, out=scaled, casting="same_kind")
 

@@ -43,9 +43,9 @@ def samples(file: SourceFile) -> Iterator[Parsed]:
                         f"{file.path}, after row {number}: {member.name} is a link or a device, not a file; pack "
                         "files, as with tar --dereference --hard-dereference"
                     )
-                folder, _, name = member.name.rpartition("/")
+                folder, slash, name = member.name.rpartition("/")
                 key, _, column = name.partition(".")
-                key = f"{folder}/{key}" if folder else key
+                key = f"{folder}{slash}{key}"
                 if not rows or rows[-1]["key"] != key:
                     if size > BLOCK_BYTES:
                         yield _table(rows, file.path, first), first, None, ()

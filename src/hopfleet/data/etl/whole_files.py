@@ -38,7 +38,7 @@ def file_tables(found: Sequence[SourceFile]) -> Iterator[Whole]:
     for file in found:
         columns, row = (_arrays(file), 1) if file.format == "npz" else (_sheet(file), 2)
         try:
-            for table in as_tables(columns):
+            for table in as_tables(columns, row - 1):
                 yield table, file.path, row
                 row += table.num_rows
         except DataError as error:
