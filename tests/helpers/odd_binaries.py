@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import hopfleet as hop
 from tests.helpers.odd_files import INF, MISSING, Odd, text
 
-Expect = Mapping[str, list[Any]] | tuple[str, ...]
+Expect = Mapping[str, Any] | tuple[str, ...]
 CANNOT = "cannot be stored; convert it to numbers"
 BERLIN = pa.timestamp("us", "Europe/Berlin")
 NOON = datetime.datetime(2024, 1, 31, 12, tzinfo=datetime.UTC)

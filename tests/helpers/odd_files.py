@@ -19,14 +19,14 @@ class Odd:
 
     name: str
     write: Callable[[Path], Any]
-    expect: Mapping[str, list[Any]] | tuple[str, ...]
+    expect: Mapping[str, Any] | tuple[str, ...]
     source: Callable[[Path], Any] | None = None
     recipe: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def text(
-    name: str, content: str | bytes, expect: Mapping[str, list[Any]] | tuple[str, ...], *, file: str = "a.csv",
+    name: str, content: str | bytes, expect: Mapping[str, Any] | tuple[str, ...], *, file: str = "a.csv",
     recipe: Any = None, **options: Any,
 ) -> Odd:  # fmt: skip
     """Return the case of one file; ``options`` are those of ``hop.Files``."""

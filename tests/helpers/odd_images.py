@@ -13,7 +13,7 @@ from PIL import Image
 import hopfleet as hop
 from tests.helpers.odd_files import Odd
 
-Expect = Mapping[str, list[Any]] | tuple[str, ...]
+Expect = Mapping[str, Any] | tuple[str, ...]
 RGB, GREY = hop.Images(), hop.Images(mode="L")
 RAMP = np.array([[0, 257, 65535]], np.uint16)
 RED_GREEN = Image.fromarray(np.array([[[255, 0, 0], [0, 255, 0]]], np.uint8))

@@ -15,7 +15,7 @@ from tests.helpers.odd_files import INF, MISSING, Odd, text
 NAN = float("nan")
 
 
-def lines(name: str, content: str | bytes, expect: Mapping[str, list[Any]] | tuple[str, ...], **options: Any) -> Odd:
+def lines(name: str, content: str | bytes, expect: Mapping[str, Any] | tuple[str, ...], **options: Any) -> Odd:
     return text(f"JSON: {name}", content, expect, file=options.pop("file", "a.jsonl"), **options)
 
 
@@ -128,7 +128,7 @@ def tar(*members: tuple[str, bytes | str], keep: int | None = None, twice: bool 
     return data if keep is None else data[:keep]
 
 
-def packed(name: str, data: bytes, expect: Mapping[str, list[Any]] | tuple[str, ...], file: str = "a.tar") -> Odd:
+def packed(name: str, data: bytes, expect: Mapping[str, Any] | tuple[str, ...], file: str = "a.tar") -> Odd:
     return text(f"packed: {name}", data, expect, file=file)
 
 
@@ -173,7 +173,7 @@ PACKED = [
 ]
 
 
-def several(name: str, files: Mapping[str, str], expect: Mapping[str, list[Any]] | tuple[str, ...]) -> Odd:
+def several(name: str, files: Mapping[str, str], expect: Mapping[str, Any] | tuple[str, ...]) -> Odd:
     """Return the case of a folder of files."""
 
     def write(folder: Path) -> None:

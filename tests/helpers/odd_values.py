@@ -13,7 +13,7 @@ import pyarrow as pa
 import hopfleet as hop
 from tests.helpers.odd_files import INF, MISSING, Odd, text
 
-Expect = Mapping[str, list[Any]] | tuple[str, ...]
+Expect = Mapping[str, Any] | tuple[str, ...]
 
 
 def memory(name: str, source: Any, expect: Expect, recipe: Any = None) -> Odd:
