@@ -132,7 +132,7 @@ def test_sheets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([["n", None, "x"], [1, 2, 3]], "row 1: must have a name of its own for each column"),
         ([["n", "n"], [1, 2]], "row 1: must have a name of its own"),
         ([["n"], [1], [1, 2]], "row 3: has more values than row 1 has names, 1"),
-        ([["n"], [1], ["b"]], r"column 'n', row 2: mixes types"),
+        ([["n"], [1], ["b"]], r"column 'n', row 3: mixes types"),
     ]:
         with pytest.raises(DataError, match=rf"a\.xlsx.*{message}"):
             rows(written(*lines), tmp_path)

@@ -269,10 +269,10 @@ class TestRows:
         table, lines = pa.table({"x": values}), np.arange(len(values)) + 2
         if fails:
             with pytest.raises(DataError, match=f"line {values.index('two') + 2}: column 'x' has 'two' among numbers"):
-                csv_rows._refuse_mostly_numbers(table, set(), lines, "rows.csv")
+                csv_rows._refuse_mostly_numbers(table, set(), lines, "rows.csv", Files("rows.csv"))
         else:
-            csv_rows._refuse_mostly_numbers(table, set(), lines, "rows.csv")
-        csv_rows._refuse_mostly_numbers(table, {"x"}, lines, "rows.csv")
+            csv_rows._refuse_mostly_numbers(table, set(), lines, "rows.csv", Files("rows.csv"))
+        csv_rows._refuse_mostly_numbers(table, {"x"}, lines, "rows.csv", Files("rows.csv"))
 
     def test_bad_values_are_found(self) -> None:
         column = pa.chunked_array([["1", "x", "3", "y", "z", None]])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hopfleet.data.columns import Array
+from hopfleet.data.etl.content import refuse_other_content
 from hopfleet.errors import DataError
 
 BLOCK_BYTES = 8 << 20
@@ -57,9 +58,15 @@ def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterat
     while True:
         try:
             read = stream.read(size)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}, after line {line}: cannot be read as {error.encoding} ({error}); name another encoding"
+            ) from error
         except (OSError, EOFError, ValueError) as error:
             raise DataError(f"{path}, after line {line}: cannot be read ({error}); restore the file") from error
-        data = rest + read if rest else read
+        data = with_line_feeds(rest + read if rest else read, quoted=quoted, ended=not read)
+        if not start:
+            refuse_other_content(data, path)
         if not read:
             if data:
                 yield Block(start, line, bytes(data))
@@ -76,6 +83,22 @@ def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterat
             yield Block(start, line, bytes(block), feeds)
             start, line = start + end, line + feeds
         rest = data[end:]
+
+
+def with_line_feeds(data: bytes, *, quoted: bool, ended: bool = True) -> bytes:
+    """Return bytes in which rows that end with a carriage return alone, as on old Macs, end with a line feed.
+
+    Unless the file has ``ended``, a line feed may follow the last byte.
+    """
+    if data.count(b"\r") == data.count(b"\r\n"):
+        return data
+    content = np.frombuffer(data, np.uint8).copy()
+    places = np.flatnonzero(content[: None if ended else -1] == ord("\r"))
+    lone = places[content[np.minimum(places + 1, len(content) - 1)] != ord("\n")]
+    if quoted and b'"' in data:
+        lone = lone[np.searchsorted(np.flatnonzero(content == ord('"')), lone) % 2 == 0]
+    content[lone] = ord("\n")
+    return content.tobytes()
 
 
 def _last_end(data: bytes, quoted: bool) -> int:

@@ -8,6 +8,7 @@ sets, are read where they are.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import pyarrow as pa
 from hopfleet.data.columns import Array
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.memory import Held
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, describe
 
 SMALL_ROWS, MANY = 1024, 256
 """Rows of a small chunk, and the number of chunks above which chunks are larger."""
@@ -54,6 +55,8 @@ def has_lines(file: str) -> bool:
     return not file.endswith((*TYPED, ".tar")) and "." in Path(file).name
 
 
+NUMBER = re.compile(r"[ \t]*[-+]?(\d+\.?\d*|\.\d+|inf|infinity|nan)([eE][-+]?\d+)?[ \t]*", re.ASCII | re.IGNORECASE)
+
 Parsed = tuple[pa.Table, int, Any, tuple[Failure, ...]]
 """A table, the line of its first row, the lines of all rows or None, and the rows that could not be parsed."""
 
@@ -79,6 +82,7 @@ class Chunk:
     start: int = 0  #: rows of the file before the first one
     origin: tuple[Any, ...] = ()  #: a function and its arguments that write the file to read
     home: int = 0  #: the piece of the source that the rows come from
+    sparse: bool = False  #: whether rows may lack columns, whose values are missing then, as keys of JSON
 
     def line_of(self, row: int) -> int:
         return int(self.lines_of(np.array([row]))[0])
@@ -88,6 +92,11 @@ class Chunk:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows, or some columns of them."""
+        if self.sparse and columns is not None:
+            known = [name for name in columns if name in self.schema.names]
+            found = dict(zip(known, self.read(None).select(known).columns, strict=True))
+            absent = pa.nulls(self.rows)
+            return pa.table([found.get(name, absent) for name in columns], list(columns))
         whole = self.table if self.held is None else self.held.rows
         if whole is not None:
             some = whole.slice(self.start, self.rows)
@@ -97,10 +106,14 @@ class Chunk:
         try:
             if self.store == "parquet":
                 with opened_parquet(self.path) as file:
-                    return file.read_row_group(self.part, columns=columns, use_threads=False)
+                    group = file.read_row_group(self.part, columns=columns, use_threads=False)
+                group.validate(full=True)
+                return group
             table = pa.Table.from_batches([read_batches(self.path)[self.part]]).slice(self.start, self.rows)
+            if not self.origin and self.path == self.file:  # a file of the user's
+                table.validate(full=True)
         except (pa.ArrowException, OSError, IndexError) as error:
-            raise DataError(f"{self.path}: cannot be read ({error}); restore the file") from error
+            raise DataError(f"{self.path}: cannot be read ({describe(error)}); restore the file") from error
         return table if columns is None else table.select(columns)
 
 
@@ -212,7 +225,12 @@ def layout_of(chunks: Iterable[Chunk]) -> ColumnTypes:
     firsts: dict[str, Chunk] = {}  # the chunk that gave a column its type
     nulls: set[str] = set()
     for chunk in chunks:
-        if types and types.keys() != set(chunk.schema.names):
+        if chunk.sparse and not chunk.rows:
+            continue
+        if chunk.sparse:
+            nulls.update(types.keys() - set(chunk.schema.names) if types else ())
+            nulls.update(set(chunk.schema.names) - types.keys() if types else ())
+        elif types and types.keys() != set(chunk.schema.names):
             first = next(iter(firsts.values()))
             missing, extra = set(types) - set(chunk.schema.names), set(chunk.schema.names) - set(types)
             lack = f"lacks the columns {sorted(missing)}" if missing else ""
@@ -273,10 +291,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether a value is missing, a number, or the text of a number."""
-    try:
-        return value is None or float(value) == float(value) or True
-    except (TypeError, ValueError):
-        return False
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and bool(NUMBER.fullmatch(value)))
 
 
 def rows_before(chunks: Sequence[Chunk]) -> Array:

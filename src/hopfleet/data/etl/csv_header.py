@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -38,7 +40,14 @@ def take_header(block: Block, files: Files, file: SourceFile) -> tuple[Header, B
     text = block.data[:HEADER_BYTES].decode("utf-8-sig", errors="replace")
     delimiter = files.delimiter or _found_delimiter(text, files, file)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    names = next(row for row in reader if row)
+    try:
+        names = next(row for row in reader if row)
+    except (csv.Error, StopIteration) as error:
+        why = f" ({error})" if str(error) else ""
+        raise DataError(
+            f"{file.path}, line {block.line}: has no header that can be read{why}; close its quotes, and name the "
+            "columns in the first line"
+        ) from None
     taken = reader.line_num
     if not (files.header is None or files.header is True):
         given = tuple(files.header)
@@ -56,16 +65,17 @@ def take_header(block: Block, files: Files, file: SourceFile) -> tuple[Header, B
             f"{file.path}, line {block.line}: has a single column, {names[0]!r}; name the delimiter: "
             f"hop.Files(path, delimiter={found[0]!r}), or {delimiter!r} if there is but one column"
         )
-    if files.header is None and all(map(_is_number, names)):
+    if files.header is None and _are_values(names):
         raise DataError(
             f"{file.path}, line {block.line}: has numbers where names of columns should be, {', '.join(names[:5])}; "
             "name the columns of a file without a header, hop.Files(path, header=['a', 'b']), or pass header=True if "
             "the numbers are names"
         )
-    ends = block.data.find(b"\n")
-    for _ in range(taken - 1):
-        ends = block.data.find(b"\n", ends + 1)
-    cut = len(block.data) if ends < 0 else ends + 1
+    cut = sum(map(len, block.data[:HEADER_BYTES].splitlines(keepends=True)[:taken]))
+    if taken > 1 and cut == len(block.data) and count(block.data, '"') % 2:
+        raise DataError(f"{file.path}, line {block.line}: a quote is never closed; close it")
+    if cut == HEADER_BYTES:
+        raise DataError(f"{file.path}, line {block.line}: has a header of more than {cut:,} bytes; shorten the names")
     feeds = None if block.feeds is None else block.feeds - count(block.data[:cut], "\n")
     rest = Block(block.start + cut, block.line + taken, block.data[cut:], feeds)
     return Header(_checked(tuple(names), file, block), delimiter), rest
@@ -94,6 +104,14 @@ def _divides(text: str, mark: str) -> bool:
     except csv.Error:
         return False
     return len(widths) == 1 and max(widths) > 1
+
+
+def _are_values(names: Sequence[str]) -> bool:
+    """Whether a first row has values, not names: numbers alone, or numbers among texts that are no series, as years."""
+    numbers = [float(name) for name in names if _is_number(name)]
+    if len(numbers) < 2:
+        return len(numbers) == len(names) or not all(number.is_integer() for number in numbers)
+    return len(numbers) == len(names) or any(one >= other for one, other in itertools.pairwise(numbers))
 
 
 def _is_number(name: str) -> bool:

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from hopfleet.data.convert import number_array
 from hopfleet.data.etl.blocks import Block, count, lines_and_blanks, row_lines
-from hopfleet.data.etl.chunks import Failure, Parsed, is_number
+from hopfleet.data.etl.chunks import Failure, Parsed, is_text
 from hopfleet.data.etl.csv_header import Header, not_utf8
 from hopfleet.data.etl.listing import Files
 from hopfleet.errors import DataError
+from hopfleet.phrases import LETTERS, cut, shown
 
 MOSTLY = 0.5
 """Share of numbers among the texts of a column from which on the other texts count as mistakes."""
@@ -30,6 +31,14 @@ BLANK = "is blank"
 """What is wrong with a line where a row should be."""
 
 SPACES = " \u00a0\u202f"
+
+BLANKS = " \t"
+"""What may surround a number."""
+
+LIKE_NUMBERS = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?", re.ASCII)
+"""A number, in whatever way its fraction is written."""
+
+ENDLESS = re.compile(r"[-+]?(inf|infinity)", re.IGNORECASE)
 
 MARKS = re.compile(r"[-+]?\d{1,3}(?:([.,' \u00a0\u202f])\d{3})+(?:[.,]\d+)?|[-+]?\d+(,)\d+")
 """A number with marks between its thousands, or with a comma before its fraction."""
@@ -105,7 +114,7 @@ def parse_csv(
     _refuse_other_encodings(table, lines, file)
     for name in longs:
         table = table.set_column(
-            table.column_names.index(name), name, _whole_or_not(table.column(name), name, lines, file)
+            table.column_names.index(name), name, _whole_or_not(table.column(name), name, lines, file, files)
         )
     if expected.blanks and len(names) > 1 and _has_blank_lines(block.data):
         _, blank = lines_and_blanks(block, quoted=True)
@@ -120,7 +129,7 @@ def parse_csv(
     }
     table = _without_marks(table, {*types, *expected.texts}, files)
     table, lines, more = _converted(table, types, lines, file, files)
-    _refuse_mostly_numbers(table, {*types, *expected.texts}, lines, file)
+    _refuse_mostly_numbers(table, {*types, *expected.texts}, lines, file, files)
     return table, block.line, lines, (*failures, *more)
 
 
@@ -174,7 +183,7 @@ def _converted(
             plain = _plain_numbers(table.column(name), files)
             table = table.set_column(table.schema.get_field_index(name), name, plain)
         for row in bad_values(table.column(name), kind):
-            error = f"column {name!r}: {table.column(name)[row].as_py()!r} is not of type {kind}"
+            error = f"column {name!r}: {shown(table.column(name)[row].as_py())} is not of type {kind}"
             failures.setdefault(row, Failure(file, int(lines[row]), error, "", table.slice(row, 1).to_pylist()[0]))
     if failures:
         left = np.delete(np.arange(table.num_rows), list(failures))
@@ -189,6 +198,7 @@ def _plain_numbers(column: pa.ChunkedArray, files: Files) -> pa.ChunkedArray:
     """Return texts of numbers without marks between thousands, and with a point before fractions."""
     for mark in SPACES if files.thousands == " " else files.thousands:
         column = pc.replace_substring(column, mark, "")
+    column = pc.ascii_trim(column, characters=BLANKS)
     return column if files.decimal == "." else pc.replace_substring(column, files.decimal, ".")
 
 
@@ -196,15 +206,14 @@ def _without_marks(table: pa.Table, typed: set[str], files: Files) -> pa.Table:
     """Return a table whose columns of numbers with marks between their thousands are numbers."""
     if not files.thousands:
         return table
-    marks, fraction = f"[{SPACES if files.thousands == ' ' else re.escape(files.thousands)}]", re.escape(files.decimal)
-    form = rf"^\s*[-+]?(\d{{1,3}}({marks}\d{{3}})+|\d+)({fraction}\d*)?\s*$"
+    form = _number_form(files)
     for place, name in enumerate(table.column_names):
         column = table.column(name)
         if name in typed or not pa.types.is_string(column.type):
             continue
         if pc.all(pc.match_substring_regex(column, form), min_count=1).as_py():
-            plain = pc.utf8_trim_whitespace(_plain_numbers(column, files))
-            whole = not pc.any(pc.match_substring(plain, ".")).as_py()
+            plain = _plain_numbers(column, files)
+            whole = not pc.any(pc.match_substring_regex(plain, "[.eE]")).as_py()
             table = table.set_column(place, name, plain.cast(pa.int64() if whole else pa.float64()))
     return table
 
@@ -217,68 +226,83 @@ def _has_long(column: pa.ChunkedArray) -> bool:
     return bool(max(-ends["min"], ends["max"]) >= 1 << 63)
 
 
-def _whole_or_not(column: pa.ChunkedArray, name: str, lines: Any, file: str) -> pa.ChunkedArray:
+def _number_form(files: Files) -> str:
+    """Return the regular expression of numbers as files have them."""
+    marks, fraction = f"[{SPACES if files.thousands == ' ' else re.escape(files.thousands)}]", re.escape(files.decimal)
+    whole = rf"(\d{{1,3}}({marks}\d{{3}})+|\d+)" if files.thousands else r"\d+"
+    return rf"^[ \t]*[-+]?({whole}({fraction}\d*)?|{fraction}\d+)([eE][-+]?\d+)?[ \t]*$"
+
+
+def _whole_or_not(column: pa.ChunkedArray, name: str, lines: Any, file: str, files: Files) -> pa.ChunkedArray:
     """Return texts of numbers as uint64, or as fractions if one of them has a fraction or an exponent."""
-    if not pc.all(pc.match_substring_regex(column, r"^\s*[-+]?\d+\s*$"), min_count=0).as_py():
-        return column.cast(pa.float64())
-    odd = bad_values(column, pa.uint64())
+    plain = _plain_numbers(column, files)
+    as_text = f"read the column as text: hop.Files(..., types={{{name!r}: 'string'}})"
+    if not pc.all(pc.match_substring_regex(plain, r"^[-+]?\d+$"), min_count=0).as_py():
+        if odd := bad_values(plain, pa.float64()):
+            raise DataError(
+                f"{file}, line {int(lines[odd[0]])}: column {name!r} has {shown(column[odd[0]].as_py())}, beyond the "
+                f"numbers that are stored as float64; correct the value, or {as_text}"
+            )
+        return plain.cast(pa.float64())
+    odd = bad_values(plain, pa.uint64())
     if odd:
         raise DataError(
-            f"{file}, line {int(lines[odd[0]])}: column {name!r} has {column[odd[0]].as_py()} among numbers with more "
-            f"digits than are exact; read the column as text: hop.Files(..., types={{{name!r}: 'string'}})"
+            f"{file}, line {int(lines[odd[0]])}: column {name!r} has {cut(column[odd[0]].as_py(), LETTERS)} among "
+            f"numbers with more digits than are exact; {as_text}"
         )
-    return column.cast(pa.uint64())
+    return plain.cast(pa.uint64())
 
 
 def bad_values(column: pa.ChunkedArray, kind: pa.DataType, first: int = 0) -> list[int]:
-    """Return the rows of a column whose values cannot be converted to a type."""
+    """Return the rows of a column whose values cannot be converted to a type, or are texts of numbers beyond it."""
     try:
-        column.cast(kind)
-        return []
+        made = column.cast(kind)
     except pa.ArrowInvalid:
         if len(column) == 1:
             return [first]
-    half = len(column) // 2
-    return bad_values(column.slice(0, half), kind, first) + bad_values(column.slice(half), kind, first + half)
+        half = len(column) // 2
+        return bad_values(column.slice(0, half), kind, first) + bad_values(column.slice(half), kind, first + half)
+    if not (pa.types.is_floating(kind) and is_text(column.type)) or not pc.any(pc.is_inf(made)).as_py():
+        return []
+    infinite = [row for row, there in enumerate(pc.is_inf(made).to_pylist()) if there]
+    return [first + row for row in infinite if not ENDLESS.fullmatch(column[row].as_py().strip())]
 
 
-def _refuse_mostly_numbers(table: pa.Table, typed: set[str], lines: Any, file: str) -> None:
+def _refuse_mostly_numbers(table: pa.Table, typed: set[str], lines: Any, file: str, files: Files) -> None:
     """Raise DataError for a column of numbers in which a few texts stand."""
+    form = _number_form(files)
     for name in table.column_names:
         column = table.column(name)
         if not pa.types.is_string(column.type) or name in typed:
             continue
-        looked = column.slice(0, LOOKED_AT).drop_null()
-        if len(looked) < 2:
+        looked = [text.strip(BLANKS) for text in column.slice(0, LOOKED_AT).drop_null().to_pylist()]
+        like = [bool(LIKE_NUMBERS.fullmatch(text) or MARKS.fullmatch(text)) for text in looked]
+        if len(looked) < 2 or sum(like) < MOSTLY * len(looked):
             continue
-        numbers = pc.match_substring_regex(looked, r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
-        _refuse_marks(name, looked, numbers, lines, file)
-        if pc.sum(numbers).as_py() < MOSTLY * len(looked):
+        fine = pc.or_kleene(pc.match_substring_regex(column, form), pc.is_null(column))
+        fine = pc.or_(fine, pc.match_substring_regex(column, rf"^[ \t]*{ENDLESS.pattern}[ \t]*$", ignore_case=True))
+        odd = pc.index(fine, False).as_py()
+        if odd < 0:
             continue
-        for row in range(len(column)):
-            value = column[row].as_py()
-            if not is_number(value):
-                raise DataError(
-                    f"{file}, line {int(lines[row])}: column {name!r} has {value!r} among numbers; correct the value, "
-                    f"list it as hop.Files(..., missing=[{value!r}]), or give the column a type with "
-                    f"hop.Files(..., types={{{name!r}: 'float64'}}) and on_error='skip', or 'string' for text"
-                )
+        value = column[odd].as_py()
+        if marked := MARKS.fullmatch(value.strip(BLANKS)):
+            _refuse_marks(name, marked, int(lines[odd]), file)
+        quoted = shown(value)
+        raise DataError(
+            f"{file}, line {int(lines[odd])}: column {name!r} has {quoted} among numbers; correct the value, "
+            f"list it as hop.Files(..., missing=[{quoted}]), or give the column a type with "
+            f"hop.Files(..., types={{{name!r}: 'float64'}}) and on_error='skip', or 'string' for text"
+        )
 
 
-def _refuse_marks(name: str, looked: pa.ChunkedArray, numbers: pa.ChunkedArray, lines: Any, file: str) -> None:
-    """Raise DataError for a column of texts that are numbers but for marks in them."""
-    texts = looked.to_pylist()
-    found = [
-        None if plain else MARKS.fullmatch(text.strip()) for text, plain in zip(texts, numbers.to_pylist(), strict=True)
-    ]
-    marked = next((match for match in found if match is not None), None)
-    if marked is None or sum(match is not None for match in found) + pc.sum(numbers).as_py() < len(texts):
-        return
-    thousands, comma = f"thousands={marked[1]!r}", "decimal=','"
-    options = comma if marked[1] is None else f"{thousands}, or {comma}" if marked[1] == "," else thousands
-    if marked[1] == "." and "," in marked[0]:
+def _refuse_marks(name: str, marked: re.Match[str], line: int, file: str) -> NoReturn:
+    """Raise DataError for a column in which a number has marks."""
+    mark = " " if marked[1] and marked[1] in SPACES else marked[1]
+    thousands, comma = f"thousands={mark!r}", "decimal=','"
+    options = comma if mark is None else f"{thousands}, or {comma}" if mark == "," else thousands
+    if mark == "." and "," in marked[0]:
         options = f"{thousands}, {comma}"
     raise DataError(
-        f"{file}: column {name!r} has {marked[0]!r} among numbers; say how they are written, "
+        f"{file}, line {line}: column {name!r} has {marked[0]!r} among numbers; say how they are written, "
         f"hop.Files(..., {options}), or give the column a type: hop.Files(..., types={{{name!r}: 'string'}})"
     )

@@ -41,7 +41,8 @@ class Images(Recipe):
     """The recipe for images: decode, turn upright, convert to a mode of Pillow, and resize.
 
     The column ``column`` holds paths, URLs or the bytes of image files; URLs are fetched once and cached. An image
-    becomes a uint8 array of shape (height, width, channels), or (height, width) for mode "L". Without ``size``, which
+    becomes a uint8 array of shape (height, width, channels), or (height, width) for mode "L". Of several frames or
+    pages, the first is taken. Without ``size``, which
     is a height and a width, images keep their own sizes. The column ``label``, if there is one, becomes the rank of its
     value among all values in alphabetical order; other columns are stored as they are.
 
@@ -126,6 +127,11 @@ class Images(Recipe):
             return np.asarray(image)
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
+        except Image.DecompressionBombError as error:
+            raise DataError(
+                f"{where}: has more pixels than an image should ({describe(error)}); make it smaller, or raise "
+                "PIL.Image.MAX_IMAGE_PIXELS"
+            ) from None
         except Exception as error:
             raise DataError(f"{where}: cannot be decoded ({describe(error)}); restore the image") from None
 

@@ -37,6 +37,8 @@ def as_lines(data: bytes, file: str) -> tuple[bytes, Array]:
             lines.append(line)
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: is not UTF-8 ({error}); name it, as in hop.Files(path, encoding='latin-1')") from None
+    except RecursionError:
+        raise DataError(f"{file}, line {line}: is nested too deeply; flatten it") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{file}, line {error.lineno}: is not JSON ({error.msg}); correct it") from None
     return "\n".join(rows).encode(), np.array(lines, np.int64)

@@ -6,6 +6,7 @@ is known about it when rows have been prepared: enough to turn a model's output 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,13 @@ class Outcome:
     many: bool = False
     counts: tuple[int, ...] = ()
     log: bool = False
+
+    def check_finite(self) -> None:
+        """Raise DataError unless numbers can be scaled."""
+        if not (math.isfinite(self.middle) and math.isfinite(self.width)):
+            raise DataError(
+                "the training rows have numbers too large to be scaled; correct them, or divide them by another unit"
+            )
 
     @property
     def weights(self) -> list[float]:
@@ -163,7 +171,12 @@ class Label:
             if not known.all():
                 refuse_unknown(f"{values[~known][0]:g}", list(map(str, outcome.names)))
             return codes.astype(np.int64)
-        return ((values - outcome.middle) / outcome.width).astype(np.float32)
+        outcome.check_finite()
+        with np.errstate(over="ignore", invalid="ignore"):
+            made: Array = ((values - outcome.middle) / outcome.width).astype(np.float32)
+        if not np.isfinite(made).all():
+            raise DataError(f"{values[~np.isfinite(made)][0]:g} is beyond the numbers of float32; correct the value")
+        return made
 
 
 def _counted(column: pa.ChunkedArray) -> Counter[Any]:

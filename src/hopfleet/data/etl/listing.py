@@ -6,6 +6,7 @@ import codecs
 import glob
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,14 @@ FORMATS = {
     **dict.fromkeys((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"), "images"),
 }
 """The format that belongs to the ending of a file's name."""
+
+UNREAD = frozenset(
+    (
+        *(".heic", ".heif", ".avif", ".svg", ".jp2", ".jfif", ".raw", ".dng", ".xls", ".ods", ".npy", ".h5", ".hdf5"),
+        *(".mat", ".sav", ".dta", ".rds", ".orc", ".avro", ".xz", ".7z", ".rar", ".zip", ".tgz"),
+    )
+)
+"""Endings of files of data that are not read."""
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 """The compression that belongs to the last ending of a file's name, in Arrow's words."""
@@ -142,12 +151,14 @@ def _local(path: str, wanted: str) -> list[SourceFile]:
         parts = sorted(each.name for each in place.iterdir() if each.is_dir())
         raise DataError(f"{place}: holds the data sets {', '.join(parts)}; name one, as in {place / parts[0]}")
     if place.is_dir():
-        listed = sorted(map(str, (each for each in place.rglob("*") if each.is_file())))
-        names = [name for name in listed if not _hidden(Path(name).relative_to(place))]
+        names = _files_inside(place)
         if (place / "state.json").is_file():  # a data set that Hugging Face's library has saved
             names = [name for name in names if name.endswith(".arrow")]
         elif not wanted:
+            others = [name for name in names if Path(name).suffix.lower() in UNREAD]
             names = [name for name in names if _kind(name)[0]]
+            _warn_of_others(place, others, names)
+            _refuse_strays(place, names)
             wanted = "texts" if _has_text_classes(place, names) else ""
         if not names:
             endings = ", ".join(FORMATS)
@@ -160,6 +171,53 @@ def _local(path: str, wanted: str) -> list[SourceFile]:
             raise DataError(f"{place}: no such file or folder, and no file matches it as a pattern; correct the path")
     stats = [(name, Path(name).stat()) for name in names]
     return [_found(name, wanted, stat.st_size, f"{stat.st_mtime_ns} {stat.st_ctime_ns}") for name, stat in stats]
+
+
+def _files_inside(folder: Path) -> list[str]:
+    """Return the files of a folder that are not hidden, also behind links. Raise DataError for a link to nothing."""
+    found, seen = list[str](), list[tuple[str, tuple[str, ...]]]([(str(folder), ())])
+    while seen:
+        path, above = seen.pop()
+        real = os.path.realpath(path)
+        if real in above:  # a link to a folder in which it lies
+            continue
+        for entry in _entries(path):
+            if _hidden(Path(entry.path).relative_to(folder) / ("" if entry.is_file() else "x")):
+                continue
+            if entry.is_dir():
+                seen.append((entry.path, (*above, real)))
+            elif entry.is_file():
+                found.append(entry.path)
+            elif entry.is_symlink():
+                raise DataError(
+                    f"{entry.path}: is a link to a file that is missing; restore the file, or delete the link"
+                )
+    return sorted(found)
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be listed ({describe(error)}); check its permissions") from error
+
+
+def _refuse_strays(folder: Path, names: Sequence[str]) -> None:
+    """Raise DataError for an image beside the folders of classes, whose class would be the name of the whole folder."""
+    beside = [name for name in names if Path(name).parent == folder]
+    if beside and len(beside) < len(names) and _kind(beside[0])[0] == "images":
+        raise DataError(f"{beside[0]}: lies beside the folders of the classes; move it into one of them")
+
+
+def _warn_of_others(folder: Path, others: Sequence[str], names: Sequence[str]) -> None:
+    """Warn of files of data in a folder that are left out."""
+    if others and names:
+        warnings.warn(
+            f"{folder}: leaves out files whose format cannot be read, {len(others):,}, the first {others[0]}; convert "
+            "them, or move them away",
+            stacklevel=2,
+        )
 
 
 def _expanded(path: str) -> Iterator[str]:
@@ -219,10 +277,10 @@ def _found(path: str, wanted: str, size: int, version: str) -> SourceFile:
     kind, compression = _kind(path)
     kind = wanted or kind
     if not kind:
-        raise DataError(
-            f"{path}: the ending of the name tells no format; pass hop.Files(path, format=...), one of "
-            f"{', '.join(NAMES)}"
-        )
+        remedy = f"pass hop.Files(path, format=...), one of {', '.join(NAMES)}"
+        if Path(path).suffix.lower() in UNREAD:
+            remedy = f"unpack or convert it, or {remedy}"
+        raise DataError(f"{path}: the ending of the name tells no format; {remedy}")
     if not size and kind not in ("images", "texts"):  # an image without bytes is a bad row, a text an empty one
         raise DataError(f"{path}: is empty; remove it, or restore it")
     return SourceFile(path, kind, compression, size, version)

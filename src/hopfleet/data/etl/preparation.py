@@ -89,6 +89,8 @@ class Preparation:
         layout = (
             layout_of(chunks) if opened.dataset is None else ColumnTypes({n: pa.null() for n in opened.dataset.columns})
         )
+        if not layout.types:
+            raise DataError("the source has rows without columns; give each row at least one value")
         check_columns(self._recipe, opened, layout)
         names, paths = [""], [Path() for _ in chunks]
         if self._split is not None:

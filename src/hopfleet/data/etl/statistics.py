@@ -43,15 +43,16 @@ class Moments:
             array = numbers(values)
         else:
             array = np.asarray(values, np.float64)
-        mean = array.mean() if len(array) else 0.0
-        if np.isnan(mean):
-            array = array[~np.isnan(array)]
+        with np.errstate(over="ignore", invalid="ignore"):  # sums of huge numbers are infinite
             mean = array.mean() if len(array) else 0.0
-        if not len(array):
-            return cls()
-        apart = np.subtract(array, mean)
-        squares = np.multiply(apart, apart, out=apart)
-        return cls(len(array), float(mean), float(squares.sum()), float(array.min()), float(array.max()))
+            if np.isnan(mean):
+                array = array[~np.isnan(array)]
+                mean = array.mean() if len(array) else 0.0
+            if not len(array):
+                return cls()
+            apart = np.subtract(array, mean)
+            squares = np.multiply(apart, apart, out=apart)
+            return cls(len(array), float(mean), float(squares.sum()), float(array.min()), float(array.max()))
 
     @property
     def deviation(self) -> float:

@@ -98,7 +98,10 @@ class Number:
                 raise DataError(f"{array[array <= -1][0]:g} has no logarithm; scale='log' takes numbers above -1")
             array = np.log1p(array)
         array = np.where(np.isnan(array), self._fill(fitted), array) if np.isnan(array).any() else array
-        made = self._scaled(array, fitted)
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = self._scaled(array, fitted)
+        if not np.isfinite(made).all():
+            raise DataError(f"{array[~np.isfinite(made)][0]:g} is beyond the numbers of float32; correct the value")
         return made if missing is None else np.stack([made, missing.astype(np.float32)], axis=1)
 
     def _fill(self, fitted: Any) -> float:
@@ -115,6 +118,7 @@ class Number:
             shares: Array = fitted["quantiles"].shares(array).astype(np.float32)
             return shares
         outcome = self.outcome(fitted)
+        outcome.check_finite()
         scaled = np.empty(array.shape, np.float32)
         return np.divide(np.subtract(array, outcome.middle), outcome.width, out=scaled, casting="same_kind")
 

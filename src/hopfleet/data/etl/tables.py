@@ -6,7 +6,7 @@ import functools
 import inspect
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Query:
             if cursor.description is None:
                 raise DataError(f"sql={shown(self.sql)}: returns no rows; give a SELECT")
             names = [column[0] for column in cursor.description]
+            _check_twice(names, "name one of the two columns with AS")
             number = 0
             while rows := cursor.fetchmany(ROWS):
                 yield _table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)), number)
@@ -71,17 +72,23 @@ class Query:
                 connection.close()
 
 
-def as_tables(source: Any) -> Iterator[pa.Table]:
-    """Yield a source in memory as Arrow tables."""
+def as_tables(source: Any, before: int = 0) -> Iterator[pa.Table]:
+    """Yield a source in memory as Arrow tables; ``before`` rows, as of names, precede columns."""
     if isinstance(source, Query):
         yield from source.tables()
     elif _is_hugging_face(source):
         yield from source.with_format("arrow").iter(ROWS)
-    elif (table := _as_table(source)) is not None:
+    elif (table := _as_table(source, before)) is not None:
+        _check_twice(table.column_names)
         for start in range(0, table.num_rows, ROWS):
             yield table.slice(start, ROWS)
     else:
         yield from _gathered(_iterable(source))
+
+
+def _check_twice(names: Sequence[str], remedy: str = "rename one of the two columns") -> None:
+    if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+        raise DataError(f"column name {twice!r}: used twice; {remedy}")
 
 
 def _is_hugging_face(source: Any) -> bool:
@@ -92,7 +99,7 @@ def _is_hugging_face(source: Any) -> bool:
     return hasattr(source, "with_format") and hasattr(source, "features")
 
 
-def _as_table(source: Any) -> pa.Table | None:
+def _as_table(source: Any, before: int = 0) -> pa.Table | None:
     """Return columns in memory as a table; None for any other source."""
     if isinstance(source, tuple) and len(source) > 1 and all(getattr(part, "shape", ()) for part in source):
         source = row_columns(tuple(map(np.asarray, source)))
@@ -102,7 +109,7 @@ def _as_table(source: Any) -> pa.Table | None:
     if polars is not None and isinstance(source, polars.DataFrame):
         return source.to_arrow()
     if isinstance(source, Mapping):
-        return _table(source, 0)
+        return _table(source, before)
     return pa.table(source) if isinstance(source, pa.Table | pa.RecordBatch) else None
 
 
@@ -174,6 +181,7 @@ def _plain(value: Any) -> Any:
 
 def _frame(frame: Any) -> pa.Table:
     """Return a DataFrame without its index."""
+    _check_twice([str(name) for name in frame.columns])
     try:
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
@@ -190,6 +198,15 @@ def _rows(rows: list[Mapping[str, Any]], number: int) -> pa.Table:
     return _table({name: [row[name] for row in rows] for name in names}, number)
 
 
+def _array(values: Any) -> pa.Array:
+    try:
+        return pa.array(values)
+    except OverflowError:  # whole numbers above int64
+        if all(value is None or type(value) is int for value in values):
+            return pa.array(values, pa.uint64())
+        raise
+
+
 def _table(columns: Mapping[str, Any], number: int) -> pa.Table:
     arrays = {}
     for name, values in columns.items():
@@ -198,8 +215,12 @@ def _table(columns: Mapping[str, Any], number: int) -> pa.Table:
                 values = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
             elif isinstance(values, np.ndarray) and values.ndim == 2:
                 values = list(values)
-            arrays[str(name)] = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
+            arrays[str(name)] = values if isinstance(values, pa.ChunkedArray | pa.Array) else _array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+                raise DataError(
+                    f"column {name!r}: dtype {values.dtype} cannot be prepared; convert it to plain numbers or texts"
+                ) from error
             kinds = [type(value) for value in values]
             odd = next((row for row, kind in enumerate(kinds) if kind not in (kinds[0], type(None))), 0)
             raise DataError(

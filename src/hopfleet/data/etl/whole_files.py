@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def file_tables(found: Sequence[SourceFile]) -> Iterator[Whole]:
     for file in found:
         columns, row = (_arrays(file), 1) if file.format == "npz" else (_sheet(file), 2)
         try:
-            for table in as_tables(columns):
+            for table in as_tables(columns, row - 1):
                 yield table, file.path, row
                 row += table.num_rows
         except DataError as error:
@@ -47,16 +48,27 @@ def file_tables(found: Sequence[SourceFile]) -> Iterator[Whole]:
 def _arrays(file: SourceFile) -> dict[str, Any]:
     with open_stream(file) as stream:
         try:
-            with np.load(pa.BufferReader(stream.read())) as arrays:
+            arrays = np.load(pa.BufferReader(stream.read()))
+            if isinstance(arrays, np.ndarray):
+                raise ValueError("it is a single array, as numpy.save writes it")
+            with arrays:
                 columns = {name: arrays[name] for name in arrays.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            if other := next((name for name, array in columns.items() if not isinstance(array, np.ndarray)), None):
+                raise ValueError(f"{other!r} in it is no array")
+        except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
             raise DataError(
                 f"{file.path}: cannot be read as arrays ({describe(error)}); save numbers and texts, as in "
                 "numpy.savez(path, x=x)"
             ) from error
-    for name, array in columns.items():
+    for name, array in list(columns.items()):
         if not array.ndim:
             raise DataError(f"{file.path}: {name!r} is a single value, not an array of rows; leave it out")
+        if array.dtype.kind in "cV" or array.dtype == np.longdouble:
+            raise DataError(
+                f"{file.path}: {name!r} is of dtype {array.dtype}, which cannot be prepared; save plain numbers and "
+                "texts, each part of a value as an array of its own"
+            )
+        columns[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
     return columns
 
 
@@ -95,7 +107,7 @@ def _texts(found: Sequence[SourceFile]) -> Iterator[pa.Table]:
     for number, file in enumerate(found, 1):
         with open_stream(file) as stream:
             try:
-                texts.append(stream.read().decode())
+                texts.append(stream.read().decode("utf-8-sig"))
             except UnicodeDecodeError as error:
                 raise DataError(
                     f"{file.path}: is not UTF-8 ({error}); name the encoding, as in hop.Files(path, encoding='latin-1')"
