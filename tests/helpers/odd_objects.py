@@ -24,6 +24,11 @@ def plain(name: str, content: str | bytes, expect: list[str] | tuple[str, ...], 
     return text(f"text: {name}", content, wanted, file="a.txt", **options)
 
 
+def deep(times: int) -> str:
+    """Objects in objects, after a row that is fine."""
+    return '{"x": 1}\n' + '{"x": ' * times + "1" + "}" * times + "\n"
+
+
 NO_OBJECT = 'is not a JSON object, as in {"x": 1}; correct the row'
 TWICE = "has the key 'x' twice; give each key one value"
 WHOLE = {"x": [1, 2]}
@@ -88,6 +93,9 @@ JSON = [
     lines("null alone", '{"x": null}\n', ("a.jsonl, line 1: column 'x'", MISSING)),
     lines("objects in objects", '{"x": {"a": 1}}\n', ("line 1: column 'x': dtype struct<a: int64> cannot be stored",)),
     lines("5,000 brackets", "[" * 5000, ("a.jsonl, line 1: is nested too deeply; flatten it",)),
+    lines("300 objects in one another", deep(300), ("a.jsonl, line 2: is nested too deeply; flatten it",)),
+    lines("3,000 objects in one another", deep(3000), ("a.jsonl, line 2: is nested too deeply; flatten it",)),
+    lines("many lists beside one another", '{"x": %s}\n' % ([[1]] * 200), {"x": [[[1]] * 200]}),
     lines("escapes", '{"x": "\\ud83d\\ude00\\u0000"}\n{"x": ""}\n', {"x": ["\U0001f600\0", ""]}),
     lines("half of a pair of surrogates", '{"x": "\\ud83d"}\n', ("a.jsonl, line 1: has half of a pair",)),
     lines("a line end in a text", '{"x": "a\nb"}\n', ("a.jsonl, line 1: is not a JSON object (Unterminated",)),

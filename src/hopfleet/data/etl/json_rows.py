@@ -25,6 +25,9 @@ EXACT = 1 << 63
 ENDLESS = 1 << 1023
 """From about this number on, whole numbers are infinite as fractions."""
 
+DEEPEST = 64
+"""Objects and lists that may be within one another."""
+
 MOST_DIGITS = 4000
 
 
@@ -32,7 +35,7 @@ def parse_objects(block: Block, file: str, lines: Any) -> Parsed:
     """Parse a block with a JSON object in each line; ``lines`` are those of the file."""
     _check_utf8(block, file)
     data = block.data.removeprefix(codecs.BOM_UTF8) if not block.start else block.data
-    if _has_objects_alone(data):  # Arrow crashes for other values
+    if _is_harmless(data):  # Arrow crashes for other values, and for deep ones
         try:
             table = _parsed(data)
             if table.num_rows == len(lines):
@@ -76,14 +79,20 @@ def _check_utf8(block: Block, file: str) -> None:
         raise DataError(f"{file}, line {line}: {not_utf8('the text')}") from None
 
 
-def _has_objects_alone(data: bytes) -> bool:
-    """Whether each line that is not blank begins with a brace, and nothing is nested too deeply for a parser."""
+def _is_harmless(data: bytes) -> bool:
+    """Whether each line that is not blank begins with a brace, and none may be nested too deeply for a parser."""
     content = np.frombuffer(data, np.uint8)
     starts = np.concatenate([[0], np.flatnonzero(content == ord("\n")) + 1])
     firsts = content[starts[starts < len(content)]]
-    if (firsts != ord("{")).any():
-        return all(text[:1] == b"{" for line in data.split(b"\n") if (text := line.strip()))
-    return True
+    if (firsts != ord("{")).any() and not all(text[:1] == b"{" for line in data.split(b"\n") if (text := line.strip())):
+        return False
+    opened = (content == ord("{")) | (content == ord("["))
+    places = np.searchsorted(np.flatnonzero(opened), np.append(starts, len(content)))
+    if np.diff(places).max() <= DEEPEST:
+        return True
+    closed = (content == ord("}")) | (content == ord("]"))
+    depths = np.cumsum(opened.astype(np.int8) - closed, dtype=np.int32)
+    return bool(depths.max() - depths.min() <= DEEPEST)
 
 
 def _parsed(data: bytes) -> pa.Table:
@@ -97,6 +106,8 @@ def _loaded(text: bytes) -> Any:
     """Return the value of a line. Raise ValueError for what JSON allows and no column can hold."""
     try:
         value = json.loads(text.decode(), object_pairs_hook=_unique, parse_float=_finite, parse_int=_short)
+        if text.count(b"{") + text.count(b"[") > DEEPEST and _depth(value) > DEEPEST:
+            raise ValueError("is nested too deeply; flatten it")
         if b"\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
@@ -104,6 +115,13 @@ def _loaded(text: bytes) -> Any:
     except UnicodeEncodeError:
         raise ValueError("has half of a pair of surrogates, which is no text; correct the text") from None
     return value
+
+
+def _depth(value: Any) -> int:
+    """Return how many objects and lists are within one another."""
+    if isinstance(value, dict | list):
+        return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
+    return 0
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
