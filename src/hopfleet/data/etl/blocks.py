@@ -90,7 +90,7 @@ def with_line_feeds(data: bytes, *, quoted: bool, ended: bool = True) -> bytes:
 
     Unless the file has ``ended``, a line feed may follow the last byte.
     """
-    if data.count(b"\r") == data.count(b"\r\n"):
+    if b"\r" not in data or data.count(b"\r") == data.count(b"\r\n"):
         return data
     content = np.frombuffer(data, np.uint8).copy()
     places = np.flatnonzero(content[: None if ended else -1] == ord("\r"))
