@@ -197,8 +197,19 @@ class Loop(hop.TorchTask):
         return {}
 
 
+SHAPE: dict[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "use_cache": False,
+}
+
+
 class Llama(hop.TorchTask):
     dropout = 0.0
+    where: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
 
     def build(self, config: Mapping[str, Any]) -> Any:
         from peft import LoraConfig, get_peft_model
@@ -211,21 +222,10 @@ class Llama(hop.TorchTask):
         )
         return model, torch.optim.AdamW(model.parameters(), lr=config["lr"])
 
-    where: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-
     def base(self) -> Any:
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=32000,
-                hidden_size=512,
-                intermediate_size=1408,
-                num_hidden_layers=8,
-                num_attention_heads=8,
-                use_cache=False,
-            )
-        )
+        return LlamaForCausalLM(LlamaConfig(**SHAPE))
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         return model(input_ids=batch["x"], labels=batch["x"]).loss
@@ -239,17 +239,7 @@ class Qwen(Llama):
     def base(self) -> Any:
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
-        return Qwen2ForCausalLM(
-            Qwen2Config(
-                vocab_size=32000,
-                hidden_size=512,
-                intermediate_size=1408,
-                num_hidden_layers=8,
-                num_attention_heads=8,
-                num_key_value_heads=2,
-                use_cache=False,
-            )
-        )
+        return Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_key_value_heads=2))
 
 
 class Gpt2(Llama):

@@ -170,9 +170,7 @@ class Seldom(Plain):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_a_run_in_which_conditions_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_in_which_conditions_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path))
     train = arrays(240)
     train["x"][200:, 0] = 9.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -154,4 +153,4 @@ def test_kernels_replace_operations_that_torch_has() -> None:
     with repeatable_kernels(), repeatable_kernels():
         assert _Registered.library is not None
     assert _Registered.library is None
-    assert all(hasattr(aten, name) for name in itertools.chain(KERNELS))
+    assert all(hasattr(aten, name) for name in KERNELS)
