@@ -165,8 +165,13 @@ def prepare(work: Workload, folder: Path) -> None:
     hop.partition(data(work.kind, work.rows // VALID, 1), folder / "valid", partitions=1)
 
 
-def figures(work: Workload, mode: Any, trials: int, most: int, folder: Path, backend: str = "local") -> Figures:
-    """Train in one mode, for a number of epochs at most; return samples per second, and seconds."""
+def figures(
+    work: Workload, mode: Any, trials: int, most: int, folder: Path, backend: str = "local", workers: Any = 1
+) -> Figures:
+    """Train in one mode, for a number of epochs at most; return samples per second, and seconds.
+
+    One at a time, there is one worker.
+    """
     alone = mode == "off"
     count, epochs = (min(work.some, trials), work.fewer) if alone else (trials, min(work.epochs, most))
     task = work.task()
@@ -181,7 +186,7 @@ def figures(work: Workload, mode: Any, trials: int, most: int, folder: Path, bac
         mode="min",
         batch_size=work.batch_size,
         name=f"run-{mode}",
-        workers=1,
+        workers=1 if alone else workers,
         backend=backend,
         run_options=hop.RunOptions(policy="longest-remaining"),
         worker_options=hop.WorkerOptions(fuse="fast" if mode == "compiled" else mode),
@@ -229,6 +234,7 @@ def main(workloads: Mapping[str, Workload] = WORKLOADS, text: str | None = __doc
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=1000, help="together, at most")
     parser.add_argument("--modes", nargs="*", default=["off", "exact", "fast"])
+    parser.add_argument("--workers", type=int, default=1, help="that train together")
     options = parser.parse_args()
     for name in options.names:
         work = workloads[name]
@@ -239,7 +245,7 @@ def main(workloads: Mapping[str, Workload] = WORKLOADS, text: str | None = __doc
             off = exact = 0.0
             for mode in options.modes:
                 try:
-                    found = figures(work, mode, options.trials, options.epochs, folder)
+                    found = figures(work, mode, options.trials, options.epochs, folder, workers=options.workers)
                 except Exception as error:
                     print(f"{name:7} {mode:6} failed: {error!r}", flush=True)
                     continue

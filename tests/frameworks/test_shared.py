@@ -327,12 +327,26 @@ def test_stacked_members_keep_their_base_unstacked(captures: bool) -> None:
             torch.testing.assert_close(value, content(theirs)[name], rtol=1e-3, atol=1e-5)
 
 
-def test_an_optimizer_with_frozen_weights_is_not_stacked(capsys: pytest.CaptureFixture[str]) -> None:
+class Whole(Lora):
+    """The optimizer has the frozen weights, too."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, _ = super().build(config)
+        return model, torch.optim.AdamW(model.parameters(), lr=config["lr"])
+
+
+def test_an_optimizer_with_frozen_weights_is_stacked(capsys: pytest.CaptureFixture[str]) -> None:
     cache = EngineCache()
-    sessions = [opened(cache, lr=0.01 * n) for n in range(1, 5)]
-    Task().framework.flotilla(sessions, fast=True).train(Batches(), last=[True] * 4)
-    assert "the optimizer holds frozen weights; give it those alone that need a gradient" in capsys.readouterr().err
+    together, alone = ([opened(one, Whole(), lr=0.01 * n) for n in range(1, 5)] for one in (cache, None))
+    for unit in range(2):
+        Whole().framework.flotilla(together, fast=True).train(Batches(), last=[unit == 1] * 4)
+        for one in alone:
+            one.train(Batches(), last=unit == 1)
+    assert "are stacked" in capsys.readouterr().err
     cache.part(SharedTensors).check()
+    for mine, theirs in zip(together, alone, strict=True):
+        for name, value in content(mine).items():
+            torch.testing.assert_close(value, content(theirs)[name], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("large", [False, True])

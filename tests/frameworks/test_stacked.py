@@ -65,6 +65,39 @@ def test_as_alone_but_for_rounding(name, norm, captures, capsys):
 
 
 @with_captures
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adamw"])
+def test_weights_that_are_frozen_or_trained_from_some_unit_on(
+    name: str, captures: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = Task()
+    alone, together = (several(task, configs(name), captures) for _ in range(2))
+    for unit, frozen in enumerate([True, False, False, True]):
+        for one in (*alone, *together):
+            one.model[0].bias.requires_grad_(not frozen)
+            one.model[0].bias.grad = None
+        Stacked(together).train(Batches(), last=[unit == 2] * 4)
+        for one, other in zip(alone, together, strict=True):
+            one.train(Batches(), last=unit == 2)
+            close(one, other)
+    late = "some weights have made fewer updates than others" in capsys.readouterr().err
+    assert late == (name != "sgd")  # without momentum, updates do not depend on those before
+
+
+class Apart(Task):
+    """A group of the optimizer has frozen weights alone."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, schedule = super().build(config)
+        model[3].requires_grad_(False)
+        return model, optimizer, schedule
+
+
+def test_a_group_of_frozen_weights_is_not_stacked(capsys: pytest.CaptureFixture[str]) -> None:
+    Stacked(several(Apart(), configs("adam"))).train(Batches(), last=[True] * 4)
+    assert "trials train in turn: a group of the optimizer has frozen weights alone" in capsys.readouterr().err
+
+
+@with_captures
 def test_per_batch_schedules_and_dropout_rates(captures, capsys):
     class Quick(Task):
         lr_step = "batch"

@@ -50,9 +50,9 @@ class Task(hop.TorchTask):
             torch.nn.Dropout(config.get("dropout", 0.0)),
             torch.nn.Linear(config.get("width", 8), 3),
         ).double()
-        model[0].bias.requires_grad_(False)
+        model[0].bias.requires_grad_(False)  # and the optimizer is given it all the same, as many people do
         groups = [
-            {"params": [model[0].weight]},
+            {"params": [model[0].bias, model[0].weight]},
             {"params": [*model[1].parameters(), *model[3].parameters()], "lr": 2 * config["lr"]},
         ]
         optimizer = OPTIMIZERS[config["optimizer"]](groups, config)

@@ -23,6 +23,9 @@ from hopfleet.search.base import MAX_LIVE, UNLIMITED
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import spare_cores, this_machine
 
+SHARING = 4
+"""Workers that may well share a GPU whose trials train one at a time: small models leave it idle most of the time."""
+
 DRAWN = 1_000
 """Configurations from which profiling draws."""
 
@@ -97,7 +100,12 @@ def warnings_of(definition: Definition, forecast: Forecast) -> Iterator[str]:
 
 def notes_of(definition: Definition, forecast: Forecast) -> Iterator[str]:
     """Yield what makes a run slower than the user may expect."""
-    return apart(definition.task, definition.worker_options.fuse, definition.batch_size, forecast.configs.values())
+    yield from apart(definition.task, definition.worker_options.fuse, definition.batch_size, forecast.configs.values())
+    workers, cores = forecast.outline.workers, this_machine().cores
+    several = min(SHARING * workers, min(definition.search.trials, MAX_LIVE), cores // 2)
+    alone = definition.task.framework.fusion_blocker and definition.backend.name == "local"
+    if alone and forecast.spec.device == "cuda" and definition.workers == "auto" and several > workers:
+        yield f"workers={several}: faster if models are small, and leave room for others in the memory of a GPU"
 
 
 def make_preview(

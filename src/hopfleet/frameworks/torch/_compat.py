@@ -114,6 +114,27 @@ def fused_update(*, decoupled: bool) -> Callable[..., None]:
     return update
 
 
+def fused_step(
+    optimizer: Optimizer, group: dict[str, Any], lr: object, weights: Tensors, gradients: Tensors, *states: Tensors
+) -> None:
+    """Update weights of one type and device as a fused Adam, AdamW or SGD does.
+
+    ``states`` are counts of steps and both means for Adam, and the momentum for SGD.
+    """
+    settings: dict[str, Any] = {name: group[name] for name in ("weight_decay", "maximize")}
+    if isinstance(optimizer, torch.optim.SGD):
+        settings |= {name: group[name] for name in ("momentum", "dampening", "nesterov")}
+        torch._fused_sgd_(weights, gradients, *states, lr=lr, is_first_step=False, **settings)
+        return
+    counts, first, second = states
+    settings |= zip(("beta1", "beta2"), group["betas"], strict=True)
+    torch._foreach_add_(counts, 1)
+    decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
+    fused_update(decoupled=decoupled)(
+        weights, gradients, first, second, [], counts, lr=lr, eps=group["eps"], amsgrad=False, **settings
+    )
+
+
 def begin_kernel(source: str, name: str, device: torch.device) -> Future[tuple[bytes, str]]:
     """Begin to compile a kernel for a device, in a thread of its own, which does not use the device."""
     return _binary(source, name, "".join(map(str, torch.cuda.get_device_capability(device))))

@@ -111,6 +111,18 @@ class CapturableUpdate:
                 found.append((self._rates[index], value))
         return found
 
+    @property
+    def fuses(self) -> bool:
+        """Whether the update is a few kernels for all weights."""
+        return self.active and self._changes.get("fused", False)
+
+    def current(self) -> list[torch.Tensor | float]:
+        """Return the learning rate of each group, up to date, as the update reads it."""
+        for rate, value in self.stale():
+            rate.fill_(value)
+        given = zip(self._groups, self._rates, strict=True)
+        return [group["lr"] if torch.is_tensor(group["lr"]) else rate for group, rate in given]
+
     def holds(self, group: ParameterGroup) -> bool:
         """Whether captures read the learning rate of a group from the device."""
         return self.active and not torch.is_tensor(group["lr"])
@@ -122,13 +134,10 @@ class CapturableUpdate:
                 self._withdraw()  # fused and capturable updates need dense gradients
                 return
         _move_counts(optimizer)
-        for rate, value in self.stale():
-            rate.fill_(value)
+        rates = self.current()
         self._kept = [{name: group[name] for name in ("lr", *self._changes)} for group in self._groups]
-        for group, rate in zip(self._groups, self._rates, strict=True):
-            group.update(self._changes)
-            if not torch.is_tensor(group["lr"]):
-                group["lr"] = rate
+        for group, rate in zip(self._groups, rates, strict=True):
+            group.update(self._changes, lr=rate)
 
     def _end(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         for group, kept in zip(self._groups, self._kept, strict=False):

@@ -44,6 +44,8 @@ class Steps:
         self.waiting = 0
         #: Makes an update that was captured alone, and returns its values; or does nothing and returns None.
         self.replay: Callable[[Steps], Metrics | None] | None = None
+        #: Makes the update of an optimizer in a faster way and returns True; or does nothing and returns False.
+        self.direct: Callable[[Optimizer], bool] | None = None
         #: Whether the schedule has yet to step for the last batch, whose gradients wait for an update.
         self._schedule_waits = False
         #: Batches for which the schedules have stepped, and the last one whose learning rates were logged.
@@ -183,10 +185,10 @@ class Steps:
     def _step_optimizers(self) -> None:
         trial = self._trial
         for optimizer in trial.optimizers:
-            if trial.scaler is None:
-                optimizer.step()
-            else:
+            if trial.scaler is not None:
                 trial.scaler.step(optimizer)
+            elif self.direct is None or not self.direct(optimizer):
+                optimizer.step()
         if trial.scaler is not None:
             trial.scaler.update()
 

@@ -39,6 +39,7 @@ from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache,
 from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
 from hopfleet.frameworks.torch.engines.comparison import check_host, compared_capture, start_over
 from hopfleet.frameworks.torch.engines.conditions import CHANGED, ConditionsChanged, Refused
+from hopfleet.frameworks.torch.engines.direct_update import DirectUpdates
 from hopfleet.frameworks.torch.engines.host_state import HostState
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.joint_gradients import add_updates, alike, captured_together
@@ -307,6 +308,7 @@ class CudaGraphs(Interleaved):
             self._unsure.append(capture)
         if isinstance(member.work, Steps):
             member.work.replay = None
+            member.work.direct = None if capture.whole or member.session.large else DirectUpdates(member.session)
         self._captures[member] = capture
 
     def _end_replays(self) -> None:

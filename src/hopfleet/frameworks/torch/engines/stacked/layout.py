@@ -11,6 +11,7 @@ import torch
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.trial import ParameterGroup
 
 ALIGNED = 32
 """Elements. Each parameter begins at a multiple of this; matrix products are slow on unaligned parameters."""
@@ -32,7 +33,7 @@ class Group(NamedTuple):
 
 
 class StackLayout:
-    """The columns of all parameters that the optimizers of the members hold."""
+    """The columns of all parameters that the optimizers of the members train."""
 
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         self._sessions = sessions
@@ -49,7 +50,7 @@ class StackLayout:
         self.columns: list[slice] = []
         for group in first.optimizers[0].param_groups:
             number, start, first_name = len(self.groups), self.width, len(self.names)
-            for parameter in group["params"]:
+            for parameter in trained(group):
                 first_column, count = self.width, math.prod(self.shapes[len(self.names)])
                 self.names.append(names[id(parameter)])
                 self.columns.append(slice(first_column, first_column + count))
@@ -63,7 +64,7 @@ class StackLayout:
 
     def parameters(self, row: int) -> list[torch.nn.Parameter]:
         """Return the parameters of one member, in the order of the columns."""
-        return [p for group in self._sessions[row].optimizers[0].param_groups for p in group["params"]]
+        return [p for group in self._sessions[row].optimizers[0].param_groups for p in trained(group)]
 
     def _shapes(self, row: int) -> list[Shape]:
         return [tuple(parameter.shape) for parameter in self.parameters(row)]
@@ -105,6 +106,11 @@ class StackLayout:
         if not self.by_parameter:
             pieces = [self.joined(pieces, group) for group in self.groups]
         return [*pieces, losses.detach()]
+
+
+def trained(group: ParameterGroup) -> list[torch.nn.Parameter]:
+    """Return the parameters of a group that need gradients: an optimizer leaves frozen ones alone."""
+    return [parameter for parameter in group["params"] if parameter.requires_grad]
 
 
 def largest(shapes: Sequence[Shape]) -> Shape:

@@ -9,6 +9,7 @@ import torch
 
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.alike import traits
+from hopfleet.frameworks.torch.engines.stacked.layout import trained
 from hopfleet.frameworks.torch.engines.stacked.updates import ALIKE, UPDATES, state_names
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.step_log import REASON
@@ -42,12 +43,12 @@ def kind_of(session: TorchSession) -> Hashable:
         raise Unstackable("the task accumulates gradients, averages weights or uses another precision")
     if session.device.type == "cuda" and any(isinstance(one, torch.nn.RNNBase) for one in session.model.modules()):
         raise Unstackable("recurrent layers of cuDNN compute one model at a time")
-    held = {id(weight) for group in session.optimizers[0].param_groups for weight in group["params"]}
+    held = {id(weight) for group in session.optimizers[0].param_groups for weight in trained(group)}
     others = any(weight.requires_grad and id(weight) not in held for weight in session.model.parameters())
     if session.options.clip_norm is not None and others:
         raise Unstackable("the limit of the gradients' norm is about weights that the optimizer does not hold")
-    if any(not p.requires_grad for group in session.optimizers[0].param_groups for p in group["params"]):
-        raise Unstackable("the optimizer holds frozen weights; give it those alone that need a gradient")
+    if not all(map(trained, session.optimizers[0].param_groups)):
+        raise Unstackable("a group of the optimizer has frozen weights alone")
     places = [weight.data_ptr() for weight in session.model.parameters() if id(weight) in held and weight.numel()]
     if len(set(places)) < len(places):
         raise Unstackable("two parameters use the same memory; let them be one parameter")
@@ -116,8 +117,8 @@ def family(session: TorchSession) -> str:
     linear = [one for one in modules if type(one) is torch.nn.Linear]
     weights = [weight for one in linear for weight in one.parameters()]
     once = sum(len(_compat.children(one)) for one in modules) == len(modules) - 1 and len(set(weights)) == len(weights)
-    trained = {weight for group in optimizer.param_groups for weight in group["params"]} == set(weights)
-    if not linear or not once or not trained:
+    held = {weight for group in optimizer.param_groups for weight in trained(group)}
+    if not linear or not once or held != set(weights):
         return ""
     if any(type(one) not in GROWING or _compat.has_hooks(one) for one in modules):
         return ""

@@ -7,7 +7,7 @@ and members that stay together keep their tables.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -21,7 +21,7 @@ from hopfleet.frameworks.torch.engines.stacked.cache import Findings, Proof, Sta
 from hopfleet.frameworks.torch.engines.stacked.deferred import Escaped
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
 from hopfleet.frameworks.torch.engines.stacked.kernels import SETTINGS, AdamKernel, adam_kernel
-from hopfleet.frameworks.torch.engines.stacked.layout import Group, StackLayout
+from hopfleet.frameworks.torch.engines.stacked.layout import Group, StackLayout, trained
 from hopfleet.frameworks.torch.engines.stacked.models import Unstackable
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.rounding import NOT_MEASURED, Deviation
@@ -55,6 +55,8 @@ class Stack:
                     self._kept.append((parameter.data, part))
                 else:
                     parameter.data = part
+        #: Which parameters need gradients: code may freeze some, or train those that were frozen, between two units.
+        self._needs = _needs(sessions[0])
         self._gather()
         self.gradients = Gradients(sessions, layout, parameters)
         self.onednn = True
@@ -97,15 +99,15 @@ class Stack:
         self.state = {name: torch.zeros_like(self.weights) for name in wanted}
         counts = []
         for row, optimizer in enumerate(optimizers):
-            count = 0.0
-            for number, parameter in enumerate(self._layout.parameters(row)):
-                state, shape = optimizer.state.get(parameter, {}), tuple(parameter.shape)
+            parameters = self._layout.parameters(row)
+            steps = {_steps(optimizer.state.get(parameter, {}), wanted) for parameter in parameters}
+            if len(steps) > 1:
+                raise Unstackable("some weights have made fewer updates than others")
+            for number, parameter in enumerate(parameters):
                 for name in wanted:
-                    if state.get(name) is not None:
-                        self._layout.own(self.state[name], row, number, shape).copy_(state[name])
-                        count = max(count, 2.0)  # SGD counts no steps; its update only asks whether this is the first
-                count = float(state["step"]) if "step" in state else count
-            counts.append([count])
+                    if (value := optimizer.state.get(parameter, {}).get(name)) is not None:
+                        self._layout.own(self.state[name], row, number, tuple(parameter.shape)).copy_(value)
+            counts.append([*steps])
         self.steps = torch.tensor(counts, dtype=torch.float32, device=self.weights.device)
 
     # ------------------------------------------------------------------------------------------------ a step
@@ -252,12 +254,12 @@ class Stack:
         """Whether all members still use their rows: none was loaded anew or has trained without the others."""
         kept = {own.data_ptr() for own, _ in self._kept}
         for row, session in enumerate(self.sessions):
-            if session.counters["units"] != self._units[row] + 1:
+            if session.counters["units"] != self._units[row] + 1 or _needs(session) != self._needs:
                 return False
             optimizer = session.optimizers[0]
             for group, known in zip(optimizer.param_groups, self._layout.groups, strict=True):
                 # A member with other tensors has none of these: the first parameter of each group tells.
-                parameter, columns = group["params"][0], self._layout.columns[known.parameters.start]
+                parameter, columns = trained(group)[0], self._layout.columns[known.parameters.start]
                 state = optimizer.state.get(parameter, {})
                 pairs = [(parameter, self.weights), *((state.get(name), table) for name, table in self.state.items())]
                 for own, table in pairs:
@@ -288,7 +290,7 @@ class Stack:
                 device = self.weights.device if there else torch.device("cpu")
                 if device not in self._counts:
                     self._counts[device] = torch.zeros(len(self.sessions), len(places), device=device)
-                for parameter in group["params"]:
+                for parameter in trained(group):
                     number, state = places[id(parameter)], optimizer.state[parameter]
                     for name in state_names(optimizer, group):
                         state[name] = part = self._layout.own(self.state[name], row, number, tuple(parameter.shape))
@@ -297,6 +299,18 @@ class Stack:
                             self._kept.append((state[name], part))
                     if type(optimizer) is not torch.optim.SGD:
                         state["step"] = self._counts[device][row, number]
+
+
+def _steps(state: Mapping[str, object], wanted: Sequence[str]) -> float:
+    """Return the updates that a weight has made. SGD counts none; its update only asks whether it is the first."""
+    if isinstance(count := state.get("step"), torch.Tensor | float | int):
+        return float(count)
+    return 2.0 if any(state.get(name) is not None for name in wanted) else 0.0
+
+
+def _needs(session: TorchSession) -> list[bool]:
+    """Return whether each parameter of a model needs a gradient."""
+    return [parameter.requires_grad for parameter in session.model.parameters()]
 
 
 def _limited(grads: Sequence[Table], most: float) -> list[Table]:

@@ -1,0 +1,138 @@
+"""Updates of captured gradients without the Python of optimizers: the bits are those of the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import OneCycleLR
+
+import hopfleet as hop
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
+from hopfleet.frameworks.torch.engines.direct_update import DirectUpdates
+from tests.helpers.captures import Batches, Place, bits, compare, several
+
+
+class Task(hop.TorchTask):
+    """Momentum goes up and down, so that updates are not captured."""
+
+    lr_step = "batch"
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+        groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters()), "weight_decay": 0.1}]
+        kind = getattr(torch.optim, config["kind"])
+        settings = {"fused": True, **({"momentum": 0.9} if config["kind"] == "SGD" else {}), **config.get("settings", {})}
+        optimizer = kind(groups, lr=config["lr"], **settings)
+        return model, optimizer, OneCycleLR(optimizer, config["lr"], total_steps=60)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of the optimizers whose updates were made without them."""
+    found: list[str] = []
+    step = _compat.fused_step
+
+    def counted(optimizer: Any, *args: Any) -> None:
+        found.append(type(optimizer).__name__)
+        step(optimizer, *args)
+
+    monkeypatch.setattr(_compat, "fused_step", counted)
+    return found
+
+
+def configs(kind: str, count: int = 2, **settings: Any) -> list[dict[str, Any]]:
+    return [{"kind": kind, "lr": 0.1 / (number + 1), "settings": settings} for number in range(count)]
+
+
+def verdict(sessions: Any) -> list[str]:
+    found = sessions[0].cache.part(GraphCache).verdicts
+    return [why for kind, why in found.items() if isinstance(kind, tuple) and kind[0] is DirectUpdates]
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
+def test_they_have_the_bits_of_the_optimizer(kind: str, place: Place, tmp_path: Path, made: list[str]) -> None:
+    compare(place, Task(), configs(kind), tmp_path)
+    assert len(made) > 100 and set(made) == {kind}
+
+
+@pytest.mark.parametrize("settings", [{"nesterov": True}, {"dampening": 0.5}, {"maximize": True}])
+def test_settings_of_momentum(settings: dict[str, Any], place: Place, tmp_path: Path, made: list[str]) -> None:
+    compare(place, Task(), configs("SGD", **settings), tmp_path)
+    assert made
+
+
+class Frozen(Task):
+    """Some weights have no gradients."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, schedule = super().build(config)
+        model[0].bias.requires_grad_(False)
+        return model, optimizer, schedule
+
+
+class Clipped(Task):
+    clip_norm, ema, accumulate = 0.1, 0.9, 2
+
+
+@pytest.mark.parametrize("task", [Frozen, Clipped])
+def test_other_parts_of_a_step_stay(task: type[Task], place: Place, tmp_path: Path, made: list[str]) -> None:
+    compare(place, task(), configs("AdamW"), tmp_path)
+    assert made
+
+
+class Hooked(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, schedule = super().build(config)
+        optimizer.register_step_post_hook(lambda *_: model[0].weight.data.mul_(0.999))
+        return model, optimizer, schedule
+
+
+class Own(torch.optim.SGD):
+    """An optimizer that does something else."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.grad = -weight.grad
+        return super().step(closure)
+
+
+class Derived(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, _, _ = super().build(config)
+        optimizer = Own(model.parameters(), lr=0.1, momentum=0.9)
+        return model, optimizer, OneCycleLR(optimizer, 0.1, total_steps=60)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"), [(Hooked, {}), (Derived, {}), (Task, {"amsgrad": True}), (Task, {"fused": False})]
+)
+def test_what_an_optimizer_does_besides_is_left_to_it(
+    task: type[Task], settings: dict[str, Any], place: Place, tmp_path: Path, made: list[str]
+) -> None:
+    compare(place, task(), configs("Adam", **settings), tmp_path)
+    assert not made
+
+
+def test_an_update_with_other_bits_is_found(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = _compat.fused_step
+
+    def wrong(optimizer: Any, group: Any, lr: Any, *tensors: Any) -> None:
+        step(optimizer, {**group, "weight_decay": 0.1001}, lr, *tensors)
+
+    monkeypatch.setattr(_compat, "fused_step", wrong)
+    together, alone = (several(place, Task(), configs("AdamW", 3)) for _ in range(2))
+    for seed in range(2):
+        batches = Batches(place.device, seed=seed)
+        found = Task().framework.flotilla(together).train(batches, last=[False] * 3)
+        assert found == [one.train(batches, last=False) for one in alone]
+        assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert verdict(together) == ["updates differ from those of the optimizer"]
