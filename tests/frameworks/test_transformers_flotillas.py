@@ -11,11 +11,16 @@ import pytest
 import torch
 
 import hopfleet as hop
-from tests.frameworks.test_transformers_stacked import DEVICE, MODELS
-
-transformers = pytest.importorskip("transformers")
+from tests.helpers.hugging_face import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+on_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="needs CUDA, where steps are captured")
+ONE, *OTHERS = ("bert", "gpt2", "llama", "t5", "distilbert")
+KINDS = [ONE, *(pytest.param(kind, marks=on_cuda) for kind in OTHERS)]
+"""Models with masks. Where nothing is captured, one of them stands for all."""
 
 
 class Masked(hop.TorchTask):
@@ -53,7 +58,7 @@ def weights(task: Any, fuse: str, data: Any, space: Mapping[str, Any]) -> list[d
     results = hop.Experiment(
         task, train=train, valid=valid, batch_size=8, metric="loss", seed=3, name=fuse, partitions=3,
         space={"learning_rate": hop.grid_search([0.01, 0.003, 0.001]), **space}, search=hop.Grid(max_epochs=2),
-        backend="inline", worker_options=hop.WorkerOptions(fuse=fuse, device=DEVICE.partition(":")[0]),
+        backend="inline", worker_options=hop.WorkerOptions(fuse=fuse, device=DEVICE),
         run_options=hop.RunOptions(order="fixed"),
     ).fit(quiet=True)  # fmt: skip
     return [trial.model().state_dict() for trial in results.trials]
@@ -66,7 +71,7 @@ def check(task: Any, data: Any, space: Mapping[str, Any], tmp_path: Path, monkey
         assert all(torch.equal(one[name], other[name]) for name in other)
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "t5", "distilbert"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_batches_without_padding(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(Masked(), texts, {"kind": hop.grid_search([kind])}, tmp_path, monkeypatch)
 
@@ -77,8 +82,8 @@ def labelled(rows: int, seed: int = 0) -> dict[str, Any]:
     return {**columns, "labels": np.where(padded, -100, columns["input_ids"])}
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=on_cuda), 2])
+@pytest.mark.parametrize("kind", ["gpt2", pytest.param("llama", marks=on_cuda)])
 def test_updates_weighed_by_their_labels(
     kind: str, accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
