@@ -45,8 +45,6 @@ def test_loops_of_their_own_may_share_a_gpu(
     monkeypatch.setattr(forecasting, "this_machine", lambda: Machine(cores, 1 << 36))
     search = hop.Random(trials=trials, max_epochs=1)
     experiment = hop.Experiment(task, train=arrays(20), space={"lr": hop.uniform(0, 1)}, search=search, **options)
-    forecast: Any = SimpleNamespace(
-        outline=SimpleNamespace(workers=1), spec=SimpleNamespace(device=device), configs={}
-    )
+    forecast: Any = SimpleNamespace(outline=SimpleNamespace(workers=1), spec=SimpleNamespace(device=device), configs={})
     found = [text for text in forecasting.notes_of(experiment.definition, forecast) if "workers=" in text]
     assert [text.partition(":")[0] for text in found] == ([f"workers={advised}"] if advised else [])

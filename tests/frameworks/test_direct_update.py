@@ -24,10 +24,10 @@ class Task(hop.TorchTask):
 
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-        groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters()), "weight_decay": 0.1}]
-        kind = getattr(torch.optim, config["kind"])
-        settings = {"fused": True, **({"momentum": 0.9} if config["kind"] == "SGD" else {}), **config.get("settings", {})}
-        optimizer = kind(groups, lr=config["lr"], **settings)
+        first, last = (list(layer.parameters()) for layer in (model[0], model[2]))
+        groups = [{"params": first}, {"params": last, "weight_decay": 0.1}]
+        settings = {"fused": True, **({"momentum": 0.9} if config["kind"] == "SGD" else {}), **config["settings"]}
+        optimizer = getattr(torch.optim, config["kind"])(groups, lr=config["lr"], **settings)
         return model, optimizer, OneCycleLR(optimizer, config["lr"], total_steps=60)
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:

@@ -349,6 +349,16 @@ def test_an_optimizer_with_frozen_weights_is_stacked(capsys: pytest.CaptureFixtu
             torch.testing.assert_close(value, content(theirs)[name], rtol=1e-3, atol=1e-5)
 
 
+def test_a_large_model_whose_optimizer_holds_frozen_weights_is_not_stacked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0)
+    cache = EngineCache()
+    together = [opened(cache, Whole(), lr=0.01 * n) for n in range(1, 5)]
+    Whole().framework.flotilla(together, fast=True).train(Batches(), last=[True] * 4)
+    assert "the model is large, and its optimizer holds frozen weights" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("large", [False, True])
 def test_captures_of_large_models_share_memory_and_take_turns(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     monkeypatch.setattr("hopfleet.frameworks.torch.session.LARGE", 0 if large else 1 << 40)

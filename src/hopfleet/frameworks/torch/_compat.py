@@ -115,7 +115,7 @@ def fused_update(*, decoupled: bool) -> Callable[..., None]:
 
 
 def fused_step(
-    optimizer: Optimizer, group: dict[str, Any], lr: object, weights: Tensors, gradients: Tensors, *states: Tensors
+    optimizer: Optimizer, group: dict[str, Any], lr: Any, weights: Tensors, gradients: Tensors, *states: Tensors
 ) -> None:
     """Update weights of one type and device as a fused Adam, AdamW or SGD does.
 
@@ -124,7 +124,7 @@ def fused_step(
     settings: dict[str, Any] = {name: group[name] for name in ("weight_decay", "maximize")}
     if isinstance(optimizer, torch.optim.SGD):
         settings |= {name: group[name] for name in ("momentum", "dampening", "nesterov")}
-        torch._fused_sgd_(weights, gradients, *states, lr=lr, is_first_step=False, **settings)
+        torch._fused_sgd_(weights, gradients, states[0], lr=lr, is_first_step=False, **settings)
         return
     counts, first, second = states
     settings |= zip(("beta1", "beta2"), group["betas"], strict=True)

@@ -1,4 +1,4 @@
-"""Updates without the Python of optimizers, for captured gradients whose optimizers have settings that change per batch.
+"""Updates without the Python of optimizers, for captured gradients where settings change with each batch.
 
 An optimizer of torch looks through all its weights before it calls the one or two operations that update them, which
 takes several times as long as these. Here the weights are looked up once in a unit, and the operations are those that
@@ -29,9 +29,9 @@ STATES = {
 
 
 class Group(NamedTuple):
-    """A group of an optimizer, with the weights that have gradients, those that have none, and the states of the former.
+    """A group of an optimizer: the weights that have gradients, those that have none, and what is kept for the former.
 
-    The lists of states are in the order of ``STATES``.
+    There is a list for each name in ``STATES``.
     """
 
     settings: ParameterGroup
@@ -86,7 +86,8 @@ def _groups(optimizer: Optimizer, *, fused: bool) -> list[Group] | None:
         weights = [weight for weight in settings["params"] if weight.grad is not None]
         others = [weight for weight in settings["params"] if weight.grad is None]
         kept = [optimizer.state.get(weight, {}) for weight in weights]
-        if not names or not (fused or settings.get("fused")) or settings.get("amsgrad") or settings.get("differentiable"):
+        other = settings.get("amsgrad") or settings.get("differentiable")
+        if not names or other or not (fused or settings.get("fused")):
             return None
         states = [[state.get(name) for state in kept] for name in names]
         tensors = [*weights, *(value for some in states for value in some)]
@@ -94,7 +95,7 @@ def _groups(optimizer: Optimizer, *, fused: bool) -> list[Group] | None:
             return None
         if len({value.device for value in tensors}) > 1:
             return None
-        found.append(Group(settings, weights, others, states))  # type: ignore[arg-type]
+        found.append(Group(settings, weights, others, states))
     return found
 
 
@@ -105,7 +106,8 @@ def _gradients(groups: Sequence[Group]) -> list[list[torch.Tensor]] | None:
         return None
     if any(weight.grad is not None for group in groups for weight in group.others):
         return None
-    numbers = [value for group in groups for value in (*group.settings.get("betas", ()), group.settings.get("momentum"))]
+    given = [group.settings for group in groups]
+    numbers = [value for settings in given for value in (*settings.get("betas", ()), settings.get("momentum"))]
     if any(isinstance(value, torch.Tensor) for value in numbers):
         return None
     return found  # type: ignore[return-value]

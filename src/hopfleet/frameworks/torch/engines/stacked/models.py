@@ -47,7 +47,10 @@ def kind_of(session: TorchSession) -> Hashable:
     others = any(weight.requires_grad and id(weight) not in held for weight in session.model.parameters())
     if session.options.clip_norm is not None and others:
         raise Unstackable("the limit of the gradients' norm is about weights that the optimizer does not hold")
-    if not all(map(trained, session.optimizers[0].param_groups)):
+    groups = session.optimizers[0].param_groups
+    if session.large and any(len(trained(group)) < len(group["params"]) for group in groups):
+        raise Unstackable("the model is large, and its optimizer holds frozen weights; give it those that are trained")
+    if not all(map(trained, groups)):
         raise Unstackable("a group of the optimizer has frozen weights alone")
     places = [weight.data_ptr() for weight in session.model.parameters() if id(weight) in held and weight.numel()]
     if len(set(places)) < len(places):
