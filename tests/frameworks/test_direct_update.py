@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 import hopfleet as hop
-from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines import direct_update
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.direct_update import DirectUpdates
 from tests.helpers.captures import Batches, Place, bits, compare, several
@@ -38,13 +38,13 @@ class Task(hop.TorchTask):
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds of the optimizers whose updates were made without them."""
     found: list[str] = []
-    step = _compat.fused_step
+    step = direct_update.fused_step
 
     def counted(optimizer: Any, *args: Any) -> None:
         found.append(type(optimizer).__name__)
         step(optimizer, *args)
 
-    monkeypatch.setattr(_compat, "fused_step", counted)
+    monkeypatch.setattr(direct_update, "fused_step", counted)
     return found
 
 
@@ -123,12 +123,12 @@ def test_what_an_optimizer_does_besides_is_left_to_it(
 
 
 def test_an_update_with_other_bits_is_found(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = _compat.fused_step
+    step = direct_update.fused_step
 
-    def wrong(optimizer: Any, group: Any, lr: Any, *tensors: Any) -> None:
-        step(optimizer, {**group, "weight_decay": 0.1001}, lr, *tensors)
+    def wrong(optimizer: Any, group: Any, *args: Any) -> None:
+        step(optimizer, group._replace(settings={**group.settings, "weight_decay": 0.1001}), *args)
 
-    monkeypatch.setattr(_compat, "fused_step", wrong)
+    monkeypatch.setattr(direct_update, "fused_step", wrong)
     together, alone = (several(place, Task(), configs("AdamW", 3)) for _ in range(2))
     for seed in range(2):
         batches = Batches(place.device, seed=seed)

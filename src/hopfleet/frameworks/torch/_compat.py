@@ -114,25 +114,10 @@ def fused_update(*, decoupled: bool) -> Callable[..., None]:
     return update
 
 
-def fused_step(
-    optimizer: Optimizer, group: dict[str, Any], lr: Any, weights: Tensors, gradients: Tensors, *states: Tensors
-) -> None:
-    """Update weights of one type and device as a fused Adam, AdamW or SGD does.
-
-    ``states`` are counts of steps and both means for Adam, and the momentum for SGD.
-    """
-    settings: dict[str, Any] = {name: group[name] for name in ("weight_decay", "maximize")}
-    if isinstance(optimizer, torch.optim.SGD):
-        settings |= {name: group[name] for name in ("momentum", "dampening", "nesterov")}
-        torch._fused_sgd_(weights, gradients, states[0], lr=lr, is_first_step=False, **settings)
-        return
-    counts, first, second = states
-    settings |= zip(("beta1", "beta2"), group["betas"], strict=True)
-    torch._foreach_add_(counts, 1)
-    decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
-    fused_update(decoupled=decoupled)(
-        weights, gradients, first, second, [], counts, lr=lr, eps=group["eps"], amsgrad=False, **settings
-    )
+def fused_momentum() -> Callable[..., None]:
+    """Return the operation that updates weights of one type and device as a fused SGD does."""
+    update: Callable[..., None] = torch._fused_sgd_
+    return update
 
 
 def begin_kernel(source: str, name: str, device: torch.device) -> Future[tuple[bytes, str]]:

@@ -150,6 +150,11 @@ class CapturableUpdate:
             hook.remove()
 
 
+def decoupled(optimizer: Optimizer, group: ParameterGroup) -> bool:
+    """Whether an update of Adam shrinks weights by themselves, and not by way of their gradients."""
+    return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
+
+
 def _changes(optimizer: Optimizer, device: torch.device | None = None) -> dict[str, bool] | None:
     """Return the settings that an optimizer needs during captured updates; None if the optimizer stays as it is."""
     kind, groups = type(optimizer), optimizer.param_groups

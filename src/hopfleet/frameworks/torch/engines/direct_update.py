@@ -14,6 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.capturable import decoupled
 from hopfleet.frameworks.torch.engines.capture import copies, kind_of, restore
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.comparison import same_bits
@@ -120,5 +121,21 @@ def _update(
     with torch.no_grad():
         for group, some, rate in zip(groups, gradients, rates, strict=True):
             if some:
-                _compat.fused_step(optimizer, group.settings, rate, group.weights, some, *group.states)
+                fused_step(optimizer, group, some, rate)
     _compat.count_as_stepped(optimizer)
+
+
+def fused_step(optimizer: Optimizer, group: Group, gradients: list[torch.Tensor], rate: object) -> None:
+    """Update the weights of a group with the operations that a fused optimizer calls."""
+    of = group.settings
+    common = {"lr": rate, "weight_decay": of["weight_decay"], "maximize": of["maximize"]}
+    if isinstance(optimizer, torch.optim.SGD):
+        more = {name: of[name] for name in ("momentum", "dampening", "nesterov")}
+        _compat.fused_momentum()(group.weights, gradients, *group.states, is_first_step=False, **common, **more)
+        return
+    counts, first, second = group.states
+    beta1, beta2 = of["betas"]
+    _compat.foreach_add_(counts, 1)
+    update = _compat.fused_update(decoupled=decoupled(optimizer, of))
+    means, settings = (first, second, list[torch.Tensor]()), {"beta1": beta1, "beta2": beta2, "eps": of["eps"]}
+    update(group.weights, gradients, *means, counts, amsgrad=False, **common, **settings)

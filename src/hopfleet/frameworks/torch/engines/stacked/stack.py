@@ -14,7 +14,7 @@ import torch
 
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch._compat import FUSED, fused_update
-from hopfleet.frameworks.torch.capturable import sent
+from hopfleet.frameworks.torch.capturable import decoupled, sent
 from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing, shared_pool
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, Proof, StackCache
@@ -25,7 +25,7 @@ from hopfleet.frameworks.torch.engines.stacked.layout import Group, StackLayout,
 from hopfleet.frameworks.torch.engines.stacked.models import Unstackable
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.rounding import NOT_MEASURED, Deviation
-from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, decoupled, settings_of, state_names
+from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, settings_of, state_names
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.trial import ParameterGroup
 

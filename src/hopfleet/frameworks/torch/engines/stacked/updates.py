@@ -109,11 +109,6 @@ def state_names(optimizer: Optimizer, group: ParameterGroup) -> list[str]:
             return ["sum"]
 
 
-def decoupled(optimizer: Optimizer, group: ParameterGroup) -> bool:
-    """Whether an update of Adam shrinks weights by themselves, and not by way of their gradients."""
-    return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
-
-
 def settings_of(optimizer: Optimizer) -> list[dict[str, float]]:
     """Return the numbers among the settings of each group, without those that a schedule keeps beside them."""
     return [
