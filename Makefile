@@ -55,9 +55,9 @@ steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy core
 
 test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 1,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test
-	@# Five processes at a time: three of the slow tests, which are the longest, and those of clusters wait for much of
+	@# Six processes at a time: four of the slow tests, which are the longest, and those of clusters wait for much of
 	@# their time.
-	$(MAKE) JOBS=3 --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
+	$(MAKE) JOBS=4 --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
 
 # Tests that need a Ray cluster run in one process, where they share it. Some hosts have a /dev/shm of their own.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
@@ -78,7 +78,9 @@ SPACE := $(EMPTY) $(EMPTY)
 COMMA := ,
 # Tests that take long under coverage and reach no line that others leave out; make test runs them.
 UNCOVERED := every_mode_goes_through_all_epochs or auto_ends_no_later_than_either or the_plan_is_carried_on \
-	or values_of_any_depth_and_size or auto_is_no_worse_than_random or test_the_speed_of_workers_changes_nothing
+	or values_of_any_depth_and_size or auto_is_no_worse_than_random or test_the_speed_of_workers_changes_nothing \
+	or no_worker_waits_for_trials or brackets_ or whatever_happens or rules_are_put_around \
+	or a_plan_has_each_unit_once or without_rounds_the_speed
 
 coverage: $(VENV)/.dev
 	$(BIN)/coverage run --source='$(subst $(SPACE),$(COMMA),$(addprefix hopfleet.,$(PURE)))' \

@@ -55,6 +55,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if wanted == "not slow" and slow else None
 
 
+LONGEST = ("test_sklearns_own_tests.py", "test_site.py", "test_types.py", "test_twelve_lines.py", "test_chaos.py")
+"""Files with tests of a minute and more: they begin first, so that no process waits for one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"

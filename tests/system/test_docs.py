@@ -25,20 +25,18 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MIGRATE = [page for page in PAGES if page.parent.name == "migrate" and page.name != "README.md"]
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow. So
 #: are the guide and other pages that run whole experiments.
-LONG = {
-    ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "searching", "scheduling", "start", "twelve-lines")
-}
+LONG = {ROOT / "docs" / f"{name}.md" for name in ("guide", "prepare", "searching", "scheduling", "start")}
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 FRAMEWORKS = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
-#: tests/backends/test_ray_tutorial.py runs it, on the cluster that tests share.
-ON_CLUSTER = ROOT / "docs" / "tutorials" / "cluster.md"
+#: tests/backends/test_ray_tutorial.py runs the first, on the cluster that tests share; test_twelve_lines.py the other.
+ELSEWHERE = (ROOT / "docs" / "tutorials" / "cluster.md", ROOT / "docs" / "twelve-lines.md")
 SLOW = {*EXTEND, *FRAMEWORKS, *LONG, *TUTORIALS}
 #: Pages about frameworks whose tests run in sessions of their own.
 ADAPTERS = [page for page in FRAMEWORKS if page.stem != "scikit-learn"]
 SNIPPETS = [
     pytest.param(page, marks=[*[pytest.mark.slow] * (page in SLOW), *[pytest.mark.adapter] * (page in ADAPTERS)])
     for page in PAGES
-    if page != ON_CLUSTER
+    if page not in ELSEWHERE
 ]
 
 
