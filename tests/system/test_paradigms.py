@@ -116,7 +116,7 @@ class Ran:
         return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     folder = tmp_path_factory.mktemp("paradigms")
     TINY.write(folder)
@@ -181,39 +181,26 @@ def assert_same(found: dict[str, torch.Tensor], model: Any) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-@pytest.mark.parametrize("name", ["copies", "reads"])
-@pytest.mark.parametrize("number", [0, 1])
-def test_task_parallel_trials_are_plain_sequential_training_to_the_bit(ran: Ran, name: str, number: int) -> None:
-    assert_same(ran.model(name, number), in_sequence(ran.folder, number))
+def test_what_two_hosts_train(ran: Ran) -> None:
+    """One test, since several processes of pytest would each begin the two hosts."""
+    for number in (0, 1):
+        # Trials in parallel are plain sequential training to the bit.
+        for name in ("copies", "reads"):
+            assert_same(ran.model(name, number), in_sequence(ran.folder, number))
+        # So are synchronous steps with two hosts: halves are exact, and a sum of two has one order.
+        for name in ("allreduce", "ps-sync"):
+            assert_same(ran.model(name, number), in_large_batches(ran.folder, number))
+        assert_same(ran.model("averaging", number), averaged(ran.folder, number))
 
-
-@pytest.mark.parametrize("name", ["allreduce", "ps-sync"])
-@pytest.mark.parametrize("number", [0, 1])
-def test_synchronous_steps_are_those_of_the_mean_gradient(ran: Ran, name: str, number: int) -> None:
-    """To the bit with two hosts: halves are exact, and a sum of two has one order."""
-    assert_same(ran.model(name, number), in_large_batches(ran.folder, number))
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_averaging_takes_the_mean_after_each_epoch(ran: Ran, number: int) -> None:
-    assert_same(ran.model("averaging", number), averaged(ran.folder, number))
-
-
-@pytest.mark.parametrize("name", PARADIGMS)
-def test_every_trial_is_evaluated_after_every_epoch(ran: Ran, name: str) -> None:
-    assert ran.outcomes[name].keys() == {0, 1}
-    for epochs in ran.outcomes[name].values():
-        assert len(epochs) == TINY.epochs
-        assert all(0 < metrics["accuracy"] <= 1 for metrics in epochs)
-
-
-def test_the_same_model_gets_the_same_accuracy_alone_and_together(ran: Ran) -> None:
-    """A host that evaluates everything, and two that evaluate a half each."""
+    for name in PARADIGMS:
+        assert ran.outcomes[name].keys() == {0, 1}
+        for epochs in ran.outcomes[name].values():
+            assert len(epochs) == TINY.epochs
+            assert all(0 < metrics["accuracy"] <= 1 for metrics in epochs)
+    # A host that evaluates everything, and two that evaluate a half each.
     assert ran.outcomes["copies"] == ran.outcomes["reads"]
     assert ran.outcomes["allreduce"] == ran.outcomes["ps-sync"]
 
-
-def test_a_host_keeps_what_its_paradigm_says(ran: Ran) -> None:
     part = (ran.folder / "train" / "part-00000.arrow").stat().st_size
     files = list((ran.folder / "host0" / "data" / "train").glob("part-*"))
     assert len(files) == 2 and sum(path.stat().st_size for path in files) >= 2 * part - 64, "full copies came first"
