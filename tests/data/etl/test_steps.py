@@ -295,8 +295,27 @@ class TestTables:
         recipe = hop.Tabular({**steps, "id": None}, stack="x", labels="y")
         made = recipe.apply(table, recipe.fit(table))
         assert [*made] == ["x", "y", "c", "id"]
-        assert np.asarray(made["x"]).tolist() == [[1, 1, 2], [3, 3, 2]] and np.asarray(made["y"]).tolist() == [5, 7]
+        assert np.asarray(made["x"]).tolist() == [[1, -1, 0], [3, 1, 0]] and np.asarray(made["y"]).tolist() == [5, 7]
+        unscaled = recipe.apply(table, {**recipe.fit(table), "d": {}})  # as release 0.1 has fitted it
+        assert np.asarray(unscaled["x"]).tolist() == [[1, 1, 2], [3, 3, 2]]
         assert "x" not in hop.Tabular({"c": None}, stack="x").apply(table, {})
+
+    def test_stacked_dates_have_the_scale_of_the_numbers_beside_them(self) -> None:
+        days = ["1950-12-31 23:00", "2024-01-01 00:00", "1999-06-15 12:30", None, "soon"]
+        table, good = pa.table({"d": days}), pa.table({"d": days[:3]})
+        for step, lines in (
+            (hop.Date(), [0, 1, 2, 3, 4]),
+            (hop.Date(["age", "hour", "year"], cyclic=True), [0, 3]),
+            (hop.Date(["month", "age"], cyclic=True), [2]),
+        ):
+            recipe = hop.Tabular({"d": step}, stack="x")
+            fitted = merged(recipe.fit(table.slice(0, 2)), recipe.fit(table.slice(2)))
+            made = np.asarray(recipe.apply(good, fitted)["x"], np.float64)
+            plain = np.asarray(step.apply(good.column("d"), fitted["d"]["age"]), np.float64)
+            wanted = plain.copy()
+            wanted[:, lines] = (plain[:, lines] - plain[:, lines].mean(0)) / plain[:, lines].std(0)
+            assert np.allclose(made, wanted, atol=1e-4)
+            assert abs(made).max() < 2.5
 
     def test_only_labels_may_be_absent_from_rows_to_predict(self) -> None:
         recipe = hop.Tabular({"a": hop.Number(None), "y": hop.Number(None)}, labels=["y"])

@@ -238,19 +238,42 @@ class Date:
     def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
         if column.null_count:
             _refuse_missing("fill it in")
-        stamps = self._stamps(column, strict=True)
+        return self._made(self._stamps(column, strict=True), fitted.greatest if "age" in self.parts else 0.0)
+
+    def fit_stacked(self, column: pa.ChunkedArray) -> dict[str, Any]:
+        """Return the statistics with which the parts are scaled like the numbers beside them."""
+        array = self._made(self._stamps(column, strict=False).drop_null(), 0.0)
+        return {"age": self.fit(column), "parts": {str(place): Moments.of(array[:, place]) for place in self._lines}}
+
+    def apply_stacked(self, column: pa.ChunkedArray, fitted: Mapping[str, Any]) -> Array:
+        """Return the parts with mean 0 and deviation 1 in the training rows; sines and cosines stay as they are."""
+        array = self.apply(column, fitted["age"])
+        for place, part in self._lines.items():
+            moments: Moments = fitted["parts"][str(place)]
+            middle = moments.mean + (fitted["age"].greatest if part == "age" else 0.0)
+            array[:, place] = (array[:, place].astype(np.float64) - middle) / moments.deviation
+        return array
+
+    @property
+    def _lines(self) -> dict[int, str]:
+        """The parts that are numbers on a line, not on a circle, by their places."""
+        wide = [[part] if not self.cyclic or part not in PERIODS else ["", ""] for part in self.parts]
+        return {place: part for place, part in enumerate(part for some in wide for part in some) if part}
+
+    def _made(self, stamps: pa.ChunkedArray, last: float) -> Array:
+        """Return the parts of times; ages are in days before the ``last`` one."""
         clocks = pc.local_timestamp(stamps) if stamps.type.tz else stamps
         made = []
         for part in self.parts:
             if part == "age":
                 days = pc.divide(stamps.cast(pa.int64()).cast(pa.float64()), 86_400e6)
-                values = pc.subtract(fitted.greatest, days)
+                values = pc.subtract(last, days)
             else:
                 values = getattr(pc, "day_of_week" if part == "weekday" else part)(clocks)
             period = PERIODS.get(part) if self.cyclic else None
             turns = None if period is None else 2 * np.pi * numbers(values) / period
             made += [numbers(values)] if turns is None else [np.sin(turns), np.cos(turns)]
-        array = np.empty((len(column), len(made)), np.float32)
+        array = np.empty((len(stamps), len(made)), np.float32)
         for place, values in enumerate(made):
             array[:, place] = values
         return array

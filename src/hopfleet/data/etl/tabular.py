@@ -25,7 +25,8 @@ class Tabular(Recipe):
 
     ``columns`` maps names to ``hop.Number``, ``hop.Category``, ``hop.Date``, ``hop.Text``, a step of your own, or None
     to store a column as it is; other columns are left out. Without it, all columns are taken, each by its type. With
-    ``stack="x"``, numbers, dates and one-hot categories are stored as one float32 array of that name.
+    ``stack="x"``, numbers, dates and one-hot categories are stored as one float32 array of that name. The parts of
+    dates have mean 0 and deviation 1 there.
 
     A step of your own is a function of a column's values, or an object with ``apply(values, fitted)`` and, for
     statistics, ``fit(values)``.
@@ -59,7 +60,8 @@ class Tabular(Recipe):
         for name, step in self._steps(batch, labels=()).items():  # rows to train with have their labels
             if step is not None:
                 try:
-                    fitted[name] = step.fit(batch.column(name))
+                    column, stacked = batch.column(name), bool(self.stack) and name not in self.labels
+                    fitted[name] = step.fit_stacked(column) if stacked and isinstance(step, Date) else step.fit(column)
                 except DataError as error:
                     raise DataError(f"column {name!r}: {error}") from None
         return fitted
@@ -72,7 +74,7 @@ class Tabular(Recipe):
             try:
                 if name in self.labels and pc.any(pc.is_null(column, nan_is_null=True)).as_py():
                     raise DataError(REMEDY)
-                values = column if step is None else step.apply(column, fitted[name])
+                values = column if step is None else _applied(step, column, fitted[name])
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DataError) as error:
                 raise DataError(f"column {name!r}: {str(error).splitlines()[0]}") from None
             wide = isinstance(step, Number | Date) or (isinstance(step, Category) and step.one_hot)
@@ -104,6 +106,12 @@ class Tabular(Recipe):
         found = {name: (self.columns or {}).get(name, Label()) for name in self.labels if name in fitted}
         steps = {name: step for name, step in found.items() if isinstance(step, Number | Category | Label)}
         return {name: step.outcome(fitted[name]) for name, step in steps.items()}
+
+
+def _applied(step: Step, column: pa.ChunkedArray, fitted: Any) -> Array:
+    if isinstance(step, Date) and isinstance(fitted, Mapping) and "parts" in fitted:
+        return step.apply_stacked(column, fitted)
+    return step.apply(column, fitted)  # release 0.1 stacked dates as they are
 
 
 def _as_step(name: str, step: Any) -> Step | None:
