@@ -35,8 +35,11 @@ STEPS = 2
 HOPELESS = -1.65
 """A chance of 5% of becoming the best trial, in standard deviations."""
 
-WORST = 1.0
-"""The largest cost that the model sees, and that of a diverged trial: 0 is the median trial, -1 about the best."""
+WORST = 2.0
+"""The largest cost in the model, and that of a diverged trial; 0 is the median trial, -1 about the best."""
+
+CROWDED = 0.01
+"""The share of the way from the best to the median cost in which a quarter of the trials may not stand."""
 
 
 @dataclass(slots=True)
@@ -135,14 +138,14 @@ class CurveChooser:
                 return None
         return names[int(chances.argmax())]
 
-    def offers(self, rng: np.random.Generator, fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the values of the most promising new configurations, by name; those that are ``fixed`` included."""
+    def offers(self, rng: np.random.Generator, fixed: Mapping[str, Any]) -> list[Config]:
+        """Return the most promising new configurations with the values that are ``fixed``, the best first."""
         _, fit = self._process()
         horizon, goal = self._aim(rng)
         candidates = self._candidates(rng, fixed)
         chances = _chances(fit, self._fresh(candidates, horizon), self._pending(), goal)
         best = np.argsort(-chances, kind="stable")[:OFFERS]
-        return [{**self._encoding.values(candidates[index], fixed), **fixed} for index in best]
+        return [self._encoding.config(candidates[index], fixed) for index in best]
 
     def _worthwhile(self, names: Sequence[str]) -> bool:
         """Whether one of these trials may become the best one by its last epoch."""
@@ -224,9 +227,12 @@ def _chances(fit: Fit, points: Points, pending: Points | None, goal: float) -> A
 
 def _warp(curves: Sequence[Curve]) -> Any:
     """Return a function of costs that heavy tails and diverged trials do not distort, whatever the metric's scale."""
-    lasts = sorted(curve.last for curve in curves if curve.last < math.inf)
     bests = sorted(curve.best for curve in curves if curve.best < math.inf)
-    middle = lasts[len(lasts) // 2] if lasts else bests[len(bests) // 2]
+    lasts = sorted(curve.last for curve in curves if curve.last < math.inf) or bests
+    # While most trials are so bad that a quarter cannot be told from the best, look at the better half alone.
+    while len(lasts) >= 8 and lasts[len(lasts) // 4] - bests[0] < CROWDED * (lasts[len(lasts) // 2] - bests[0]):
+        lasts = lasts[: len(lasts) // 2]
+    middle = lasts[len(lasts) // 2]
     # The third best is no outlier.
     scale = middle - bests[min(2, len(bests) - 1)]
     scale = scale if scale > 0 else middle - bests[0] or 1.0

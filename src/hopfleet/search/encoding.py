@@ -8,7 +8,7 @@ has no such dimension.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -42,9 +42,16 @@ class Encoding:
         ``known`` has what a space that is a function chose for the configuration.
         """
         found = spaces.find(self.space, config, known) or {}
-        for name, (dimension, _) in found.items():
-            self.dimensions.setdefault(name, dimension)
-        return np.array([share(*found[name]) if name in found else math.nan for name in self.dimensions])
+        entries = {}
+        for name, (dimension, value) in found.items():
+            key = self._key(name, dimension)
+            self.dimensions.setdefault(key, dimension)
+            entries[key] = share(dimension, value)
+        return np.array([entries.get(key, math.nan) for key in self.dimensions])
+
+    def _key(self, name: str, dimension: Dimension) -> str:
+        """Return the key of a dimension; a function may ask for several dimensions by the same name."""
+        return name if self.dimensions.get(name, dimension) == dimension else f"{name} {dimension!r}"
 
     def coordinates(self, places: Sequence[Array]) -> Array:
         """Return the coordinates of places, one row each: a choice is expanded to one column for each option."""
@@ -81,13 +88,17 @@ class Encoding:
         reach = 10 ** rng.uniform(-2, -0.3, (count, 1))
         choices = np.array([isinstance(each, Choice) for each in self.dimensions.values()], bool)
         moved = np.clip(starts + reach * rng.standard_normal(found.shape), 0, 1)
-        moves = rng.random(found.shape) < rng.random((count, 1))
+        moves = rng.random(found.shape) <= np.maximum(rng.random((count, 1)), 1 / max(1, found.shape[1]))
         return np.where(moves, np.where(choices, found, moved), starts)
 
-    def values(self, place: Array, besides: Collection[str]) -> dict[str, Any]:
-        """Return the values of a place by name, ``besides`` those with these names."""
-        entries = zip(self.dimensions.items(), place.tolist(), strict=True)
-        return {name: value_at(each, entry) for (name, each), entry in entries if name not in besides}
+    def config(self, place: Array, fixed: Mapping[str, Any]) -> Config:
+        """Return the configuration at a place, with some values ``fixed``; dimensions without an entry are centred."""
+        entries = dict(zip(self.dimensions, place.tolist(), strict=True))
+
+        def draw(name: str, dimension: Dimension) -> Any:
+            return value_at(dimension, entries.get(self._key(name, dimension), MIDDLE))
+
+        return spaces.walk(self.space, draw, fixed)[0]
 
     def pin(self, places: Array, fixed: Mapping[str, Any]) -> None:
         """Set the entries of the dimensions that are ``fixed``, given by name, in all places."""

@@ -88,13 +88,10 @@ class FreezeThaw(Search):
         if number < RANDOM or not self._chooser.ready:
             return self.draw(number)
         fixed = self._turns[number % len(self._turns)]
-        for values in self._chooser.offers(self._rng("suggest", number), fixed):
-            config = spaces.configure(self.space, seed=self.seed, number=number, fixed=values)
-            # A function may ask for other values than those of earlier configurations.
-            inside = spaces.find(self.space, config, spaces.chosen(self.space, config)) is not None
-            if inside and self.goal.allows(config):
-                return config
-        return self.draw(number)
+        offers = self._chooser.offers(self._rng("suggest", number), fixed)
+        allowed = [config for config in offers if self.goal.allows(config)]
+        known = [trial.config for trial in self._known.values()]
+        return next((config for config in allowed if config not in known), self.draw(number))
 
     def examples(self, count: int) -> list[Config]:
         return super().examples(min(count, self._trials))
@@ -146,13 +143,10 @@ class FreezeThaw(Search):
     def _next(self) -> str | None:
         """Return the paused trial to continue; None if a new one should start, or if none is worth it."""
         waiting = [name for name, curve in self._curves.items() if self._may_continue(curve)]
-        more = self._started < self._trials
-        if self._chooser.ready and waiting:
-            fixed = self._turns[self._started % len(self._turns)] if more else None
-            return self._chooser.choose(waiting, self._rng("continue", self._under_way()), fixed)
-        if more or not waiting:
+        if not waiting or not self._chooser.ready:
             return None
-        return min(waiting, key=lambda name: (self._curves[name].last, self._curves[name].number))
+        fixed = self._turns[self._started % len(self._turns)] if self._started < self._trials else None
+        return self._chooser.choose(waiting, self._rng("continue", self._under_way()), fixed)
 
     def _may_continue(self, curve: Curve) -> bool:
         paused = curve.own and not curve.ended and not curve.runs
