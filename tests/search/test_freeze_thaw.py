@@ -17,7 +17,7 @@ from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
 from hopfleet.search.base import UNLIMITED, Decision, Goal, Search
-from hopfleet.search.curve_chooser import MAX_POINTS, Curve, CurveChooser
+from hopfleet.search.curve_chooser import MAX_POINTS, OFFERS, Curve, CurveChooser
 from hopfleet.search.encoding import Encoding, share, value_at
 
 LOSS = Goal("loss", "min")
@@ -486,3 +486,18 @@ def test_what_runs_is_counted_in() -> None:
     alone, beside = (fit.predict(asked, pending) for pending in (None, found._pending()))
     assert alone[0] == pytest.approx(beside[0])
     assert beside[1][0] < alone[1][0]
+
+
+def test_a_space_of_constants() -> None:
+    played = Played(hop.FreezeThaw(trials=10, max_epochs=3), lambda config, epoch: config["x"] / epoch, {"x": 1}).go()
+    assert {config["x"] for config in played.configs()} == {1}
+    assert played.longest()
+
+
+def test_dimensions_that_come_late() -> None:
+    """A function asks for another dimension only once the model is in use."""
+    found = chooser(6, lambda number, epoch: number / epoch)
+    found._encoding.space = lambda trial: {"x": trial.suggest_float("x", 0, 1), "y": trial.suggest_float("y", 0, 1)}
+    assert len(found.offers(np.random.default_rng(0), {})) == OFFERS
+    found.curves["late"] = Curve(9, found.locate({"x": 0.1, "y": 0.2}, {}), own=True, until=1)
+    assert [sorted(config) for config in found.offers(np.random.default_rng(0), {})] == [["x", "y"]] * OFFERS

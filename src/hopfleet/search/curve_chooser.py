@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,12 +94,17 @@ class CurveChooser:
         self.curves: dict[str, Curve] = {}
         self._model = CurveModel()
         self._encoding = Encoding(space)
-        #: The process after all reports so far, if it was needed.
-        self._current: tuple[Told, Fit] | None = None
+        #: What the model is told after all reports so far, and the process given that; None until needed.
+        self._data: Told | None = None
+        self._fit: Fit | None = None
 
     def locate(self, config: Config, known: Config) -> Array:
         """Return the place of a configuration."""
-        return self._encoding.locate(config, known)
+        width = len(self._encoding.dimensions)
+        place = self._encoding.locate(config, known)
+        if len(self._encoding.dimensions) > width:
+            self._data = self._fit = None
+        return place
 
     @property
     def ready(self) -> bool:
@@ -108,14 +113,15 @@ class CurveChooser:
 
     def learn(self, reports: int) -> None:
         """Learn from all curves after the given number of reports; the more there are, the less often."""
-        self._current = None
+        self._data = self._fit = None
         if self.ready and reports % max(1, min(reports, MAX_POINTS) // 30) == 0:
             told = self._told()
             self._model.learn(told.points, told.costs, STEPS)
 
     def change(self, space: spaces.Space, max_epochs: int) -> None:
         """Go on with another space and another largest number of epochs; all places must be set again."""
-        self.max_epochs, self._encoding, self._current = max_epochs, Encoding(space), None
+        self.max_epochs, self._encoding = max_epochs, Encoding(space)
+        self._data = self._fit = None
 
     # -------------------------------------------------------------------------------------------------- choosing
 
@@ -155,7 +161,7 @@ class CurveChooser:
 
     def _aim(self, rng: np.random.Generator) -> tuple[int, float]:
         """Return a random number of epochs to look ahead, and a random cost to fall below by then."""
-        told, _ = self._process()
+        told = self._told()
         gain = 10 ** rng.uniform(-4, -1) * max(float(np.median(told.costs)) - told.best, 0.1)
         return int(rng.integers(1, self.max_epochs + 1)), told.best - gain
 
@@ -170,13 +176,16 @@ class CurveChooser:
     # ---------------------------------------------------------------------------------------------------- points
 
     def _process(self) -> tuple[Told, Fit]:
-        if self._current is None:
-            told = self._told()
-            self._current = told, self._model.fit(told.points, told.costs)
-        return self._current
+        told = self._told()
+        self._fit = self._fit or self._model.fit(told.points, told.costs)
+        return told, self._fit
 
     def _told(self) -> Told:
-        """Return what the model is told: the best curves in outline, and the last points of others."""
+        self._data = self._data or self._outlined()
+        return self._data
+
+    def _outlined(self) -> Told:
+        """Return the points of the best curves in outline, and the last points of others."""
         reported = {name: curve for name, curve in self.curves.items() if curve.costs}
         warp = _warp(list(reported.values()))
         ranked = sorted(reported, key=lambda name: (reported[name].best, reported[name].number))
@@ -225,7 +234,7 @@ def _chances(fit: Fit, points: Points, pending: Points | None, goal: float) -> A
     return np.asarray((goal - means) / deviations)
 
 
-def _warp(curves: Sequence[Curve]) -> Any:
+def _warp(curves: Sequence[Curve]) -> Callable[[float], float]:
     """Return a function of costs that heavy tails and diverged trials do not distort, whatever the metric's scale."""
     bests = sorted(curve.best for curve in curves if curve.best < math.inf)
     lasts = sorted(curve.last for curve in curves if curve.last < math.inf) or bests

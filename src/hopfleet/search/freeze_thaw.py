@@ -1,8 +1,8 @@
 """Freeze-thaw: after every step of a trial, train the trial that is the most likely to become the best one.
 
-Swersky et al., "Freeze-thaw Bayesian optimization", 2014. The random horizon and threshold of each decision are those of
-Rakotoarison et al., "In-context freeze-thaw Bayesian optimization for hyperparameter optimization", 2024. The model of
-the learning curves is our own and part of this folder.
+Swersky et al., "Freeze-thaw Bayesian optimization", 2014. Each decision looks ahead a random number of epochs and aims
+at a random improvement, as in Rakotoarison et al., "In-context freeze-thaw Bayesian optimization for hyperparameter
+optimization", 2024. ``curve_model.py`` has the model of the learning curves, ``curve_chooser.py`` the choice.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ RANDOM = 8
 class FreezeThaw(Search):
     """A search that trains each trial for ``step`` epochs at a time, and continues the most promising ones.
 
-    Whenever a trial has trained for a step, a model of all learning curves so far predicts how paused trials would go
-    on, and how new configurations would do. The one that is the most likely to become the best is trained next, so
-    most trials stay paused after a few epochs, and one that starts slowly can catch up later. The first configurations
-    are random, and so are all until four trials have reported.
+    Whenever a trial has trained for a step, a model of all learning curves so far predicts how each paused trial would
+    continue and how new configurations would do. The most promising one is trained next. Most trials therefore stay
+    paused after a few epochs, and a slow starter is resumed once the model expects it to overtake the others. The first
+    eight configurations are random.
 
-    At most ``trials`` configurations are tried (None: until a budget is spent). Once all have started, the search is
-    done when no paused trial has a chance of at least 5% of becoming the best; the best trial is then trained until
-    ``max_epochs``. Trials whose last result is NaN, infinite or outside a limit do not continue.
+    ``trials=None`` adds trials until a budget is spent. Once all trials have started, the search is done when the model
+    gives no paused trial a chance of 5% to become the best one; the best trial is then trained until ``max_epochs``. A
+    trial whose last result is NaN, infinite or outside a limit is not resumed.
 
-    Trials that the search did not suggest are not continued, but the model learns from them.
+    Trials that the search did not suggest are not resumed, but the model learns from them.
     """
 
     adaptive = True
@@ -88,10 +88,10 @@ class FreezeThaw(Search):
         if number < RANDOM or not self._chooser.ready:
             return self.draw(number)
         fixed = self._turns[number % len(self._turns)]
-        offers = self._chooser.offers(self._rng("suggest", number), fixed)
-        allowed = [config for config in offers if self.goal.allows(config)]
         known = [trial.config for trial in self._known.values()]
-        return next((config for config in allowed if config not in known), self.draw(number))
+        offers = self._chooser.offers(self._rng("suggest", number), fixed)
+        found = next((config for config in offers if config not in known and self.goal.allows(config)), None)
+        return self.draw(number) if found is None else found
 
     def examples(self, count: int) -> list[Config]:
         return super().examples(min(count, self._trials))
