@@ -91,6 +91,7 @@ def searches() -> Mapping[str, Callable[[], Search]]:
         "random": lambda: hop.Random(trials=MANY, max_epochs=STEPS),
         "ASHA": lambda: hop.ASHA(trials=MANY, max_epochs=STEPS),
         "ASHA with TPE": lambda: hop.ASHA(trials=MANY, max_epochs=STEPS, sampler=hop.TPE()),
+        "FreezeThaw": lambda: hop.FreezeThaw(trials=MANY, max_epochs=STEPS),
         "Hyperband": lambda: hop.Hyperband(max_epochs=STEPS),
         "Hyperband with TPE": lambda: hop.Hyperband(max_epochs=STEPS, sampler=hop.TPE()),
     }

@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from hopfleet.search.base import Stop as Stop
     from hopfleet.search.base import Suggestion as Suggestion
     from hopfleet.search.base import Train as Train
+    from hopfleet.search.freeze_thaw import FreezeThaw as FreezeThaw
     from hopfleet.search.grid import Grid as Grid
     from hopfleet.search.halving import SuccessiveHalving as SuccessiveHalving
     from hopfleet.search.hyperband import Hyperband as Hyperband

@@ -30,7 +30,8 @@ def all_of(search, space, seed=0):
 
 
 def test_by_name():
-    assert sorted(SEARCHES) == ["asha", "cmaes", "gp", "grid", "halving", "hyperband", "nsga2", "pbt", "random", "tpe"]
+    names = ["asha", "cmaes", "freeze-thaw", "gp", "grid", "halving", "hyperband", "nsga2", "pbt", "random", "tpe"]
+    assert sorted(SEARCHES) == names
     assert SEARCHES["grid"] is Grid
     assert SEARCHES["random"] is Random
 

@@ -20,7 +20,7 @@ ODD.append(np.zeros(3))
 ROWS = {"x": np.zeros((12, 3), "float32"), "y": np.arange(12) % 2}
 
 CONSTRUCTORS: dict[str, dict[str, Any]] = {
-    **{name: {"trials": 4, "max_epochs": 3} for name in ("ASHA", "SuccessiveHalving")},
+    **{name: {"trials": 4, "max_epochs": 3} for name in ("ASHA", "FreezeThaw", "SuccessiveHalving")},
     **{name: {"trials": 3, "max_epochs": 2} for name in ("Random", "TPE", "CMAES", "GP", "NSGA2")},
     "Grid": {"max_epochs": 2},
     "Hyperband": {"max_epochs": 9},

@@ -136,6 +136,30 @@ class TestPBTOfTwo(TestPBT):
         return hop.PBT(population=2, max_epochs=5, quantile=0.5, resample=1.0)
 
 
+class TestFreezeThaw(SearchSuite):
+    def make(self):
+        return hop.FreezeThaw(trials=10, max_epochs=5)
+
+    def check(self, run):
+        """Each trial trains a step at a time, and the best one that can is trained to its end."""
+        own = {name: known for name, known in run.known.items() if known.origin == "search"}
+        if not run.setting.troubles:
+            assert len(own) == 10
+            finite = {name for costs in costs_at(run).values() for name, cost in costs.items() if math.isfinite(cost)}
+            completed = [name for name, known in own.items() if known.trained == 5]
+            assert completed or not finite or run.setting.diverging or run.setting.failing
+
+
+class TestFreezeThawWithOptions(SearchSuite):
+    """A space with a grid, steps of two epochs, and as many trials as workers."""
+
+    space = SIX
+    experiments = 20
+
+    def make(self):
+        return hop.FreezeThaw(trials=12, max_epochs=7, step=2, concurrency="workers")
+
+
 class TestRules(SearchSuite):
     def make(self):
         return hop.Stopping(hop.Random(trials=8, max_epochs=4), [hop.Median(), hop.Patience(2), hop.Budget(epochs=20)])

@@ -31,7 +31,9 @@ PolicyName = Literal[
     "vector-rearrangement",
 ]
 RuleName = Literal["median", "patience"]
-SearchName = Literal["asha", "cmaes", "gp", "grid", "halving", "hyperband", "nsga2", "pbt", "random", "tpe"]
+SearchName = Literal[
+    "asha", "cmaes", "freeze-thaw", "gp", "grid", "halving", "hyperband", "nsga2", "pbt", "random", "tpe"
+]
 StoreName = Literal["local"]
 TrackerName = Literal["csv", "jsonl", "log", "mlflow", "otel", "tensorboard", "wandb"]
 

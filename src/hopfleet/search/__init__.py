@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from hopfleet.search.asha import ASHA
 from hopfleet.search.base import Search
+from hopfleet.search.freeze_thaw import FreezeThaw
 from hopfleet.search.grid import Grid
 from hopfleet.search.halving import SuccessiveHalving
 from hopfleet.search.hyperband import Hyperband
@@ -16,6 +17,7 @@ from hopfleet.search.random import Random
 SEARCHES: Mapping[str, Callable[[], Search]] = {
     "asha": ASHA,
     "cmaes": CMAES,
+    "freeze-thaw": FreezeThaw,
     "gp": GP,
     "grid": Grid,
     "halving": SuccessiveHalving,
