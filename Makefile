@@ -55,9 +55,9 @@ steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy core
 
 test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 1,000 simulated seeds, coverage
 	$(MAKE) --jobs=2 --output-sync=target lint test
-	@# Six processes at a time: four of the slow tests, which are the longest, and those of clusters wait for much of
+	@# Five processes at a time: three of the slow tests, which are the longest, and those of clusters wait for much of
 	@# their time.
-	$(MAKE) JOBS=4 --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
+	$(MAKE) JOBS=3 --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
 
 # Tests that need a Ray cluster run in one process, where they share it. Some hosts have a /dev/shm of their own.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
