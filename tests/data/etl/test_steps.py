@@ -317,6 +317,14 @@ class TestTables:
             assert np.allclose(made, wanted, atol=1e-4)
             assert abs(made).max() < 2.5
 
+    @pytest.mark.parametrize(
+        "values", [pa.array([1.5]), pa.array([[1]]), pa.array([True])], ids=lambda one: str(one.type)
+    )
+    @pytest.mark.parametrize("step", [hop.Date(), hop.Date(["age"])])
+    def test_a_column_that_has_no_dates_is_named(self, step: hop.Date, values: pa.Array) -> None:
+        with pytest.raises(DataError, match=r"^column 'd': Unsupported cast"):
+            hop.Tabular({"d": step}, stack="x").fit(pa.table({"d": values}))
+
     def test_only_labels_may_be_absent_from_rows_to_predict(self) -> None:
         recipe = hop.Tabular({"a": hop.Number(None), "y": hop.Number(None)}, labels=["y"])
         fitted = recipe.fit(pa.table({"a": [1], "y": [2]}))

@@ -18,6 +18,9 @@ from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError
 from hopfleet.phrases import did_you_mean, listed, shown
 
+FAULTS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, DataError)
+"""What steps raise for values that they cannot take."""
+
 
 @explained
 class Tabular(Recipe):
@@ -62,8 +65,8 @@ class Tabular(Recipe):
                 try:
                     column, stacked = batch.column(name), bool(self.stack) and name not in self.labels
                     fitted[name] = step.fit_stacked(column) if stacked and isinstance(step, Date) else step.fit(column)
-                except DataError as error:
-                    raise DataError(f"column {name!r}: {error}") from None
+                except FAULTS as error:
+                    raise _of_column(name, error) from None
         return fitted
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
@@ -75,8 +78,8 @@ class Tabular(Recipe):
                 if name in self.labels and pc.any(pc.is_null(column, nan_is_null=True)).as_py():
                     raise DataError(REMEDY)
                 values = column if step is None else _applied(step, column, fitted[name])
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DataError) as error:
-                raise DataError(f"column {name!r}: {str(error).splitlines()[0]}") from None
+            except FAULTS as error:
+                raise _of_column(name, error) from None
             wide = isinstance(step, Number | Date) or (isinstance(step, Category) and step.one_hot)
             if self.stack and wide and name not in self.labels:
                 stacked.append(values if values.ndim == 2 else values[:, None])
@@ -108,10 +111,14 @@ class Tabular(Recipe):
         return {name: step.outcome(fitted[name]) for name, step in steps.items()}
 
 
+def _of_column(name: str, error: Exception) -> DataError:
+    return DataError(f"column {name!r}: {str(error).splitlines()[0]}")
+
+
 def _applied(step: Step, column: pa.ChunkedArray, fitted: Any) -> Array:
     if isinstance(step, Date) and isinstance(fitted, Mapping) and "parts" in fitted:
         return step.apply_stacked(column, fitted)
-    return step.apply(column, fitted)  # release 0.1 stacked dates as they are
+    return step.apply(column, fitted)  # it was fitted without a stack, or before stacked dates were scaled
 
 
 def _as_step(name: str, step: Any) -> Step | None:
