@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all steady mutants slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs site package release oldest clean
+.PHONY: help demo test test-all ci steady mutants slow-tests ray-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs site package release oldest clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,11 +53,13 @@ WHAT ?= test
 steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy cores, and what failed; or WHAT=slow-tests
 	$(BIN)/python tools/steady.py --repeat $(REPEAT) $(if $(SEED),--seed $(SEED)) $(MAKE) --no-print-directory $(WHAT)
 
-test-all: $(VENV)/.dev  ## make lint, make test, and what takes longer: clusters, notebooks, 1,000 simulated seeds, coverage
+test-all: ci oldest  ## make lint, make test, and what takes longer: clusters, notebooks, 1,000 simulated seeds, coverage
+
+ci: $(VENV)/.dev  # what .ci/run runs: all of test-all but old packages
 	$(MAKE) --jobs=2 --output-sync=target lint test
 	@# Five processes at a time: three of the slow tests, which are the longest, and those of clusters wait for much of
 	@# their time.
-	$(MAKE) JOBS=3 --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package oldest
+	$(MAKE) JOBS=3 --jobs=3 --output-sync=target slow-tests ray-tests $(addprefix adapter-,$(ADAPTERS)) coverage package
 
 # Tests that need a Ray cluster run in one process, where they share it. Some hosts have a /dev/shm of their own.
 RAY_TESTS := $(wildcard tests/backends/test_ray*.py tests/data/etl/test_ray*.py)
@@ -70,7 +72,7 @@ ray-tests: $(VENV)/.dev
 
 adapter-%: $(VENV)/.dev
 	HOPFLEET_TESTS_APART=$* $(PYTEST) -m slow -k $* $(wildcard tests/frameworks/test_$**.py) \
-	  tests/system/test_docs.py tests/system/test_examples.py
+	  tests/frameworks/test_framework_table.py tests/system/test_docs.py tests/system/test_examples.py
 
 PURE := controller domain planner scheduler search
 EMPTY :=
@@ -80,7 +82,10 @@ COMMA := ,
 UNCOVERED := every_mode_goes_through_all_epochs or auto_ends_no_later_than_either or the_plan_is_carried_on \
 	or values_of_any_depth_and_size or auto_is_no_worse_than_random or test_the_speed_of_workers_changes_nothing \
 	or no_worker_waits_for_trials or brackets_ or rules_are_put_around \
-	or a_plan_has_each_unit_once or without_rounds_the_speed
+	or a_plan_has_each_unit_once or without_rounds_the_speed or no_plan_is_faster or repeated_allocations \
+	or random_clusters_are_near or the_bound_scales or fast_plans_are_valid or partial_sums or long_circles \
+	or heterogeneous_settings or with_a_fixed_concurrency or all_searches_end or near_the_bound or whatever_goes_wrong \
+	or noise_makes_it_choose or whole_experiments or random_plans_are_valid
 
 coverage: $(VENV)/.dev
 	$(BIN)/coverage run --source='$(subst $(SPACE),$(COMMA),$(addprefix hopfleet.,$(PURE)))' \

@@ -21,6 +21,7 @@ from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from tests.helpers import feature_states as states
 from tests.helpers import feature_tasks as tasks
 from tests.helpers.feature_runs import Batches, alone, distance, opened, state_of, together
+from tests.helpers.marks import LONG
 from tests.helpers.stacked_tasks import DEVICE
 from tests.helpers.stand_in_kernels import in_place_of_kernels
 
@@ -29,6 +30,9 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore"),
 ]
+
+UPDATES = 200 if LONG else 48
+"""Updates after which a stack is compared with double precision."""
 
 TIMES = 4
 """How many times as far from double precision as training alone a stack may be."""
@@ -105,9 +109,10 @@ def test_what_is_not_stacked_has_the_bits_of_training_alone(task, capsys):
 @pytest.mark.parametrize("task", features(*STACKED))
 def test_a_stack_is_as_close_to_double_precision_as_training_alone(task, capsys):
     ones, others, exact = opened(task()), opened(task()), opened(task(), double=True)
-    precise = torch.tensor(alone(exact, Batches(50, torch.float64), 4))
-    apart = (torch.tensor(alone(ones, Batches(50), 4)) - precise).norm()
-    stacked = (torch.tensor(together(others, Batches(50), 4, fast=True)) - precise).norm()
+    each = UPDATES // 4
+    precise = torch.tensor(alone(exact, Batches(each, torch.float64), 4))
+    apart = (torch.tensor(alone(ones, Batches(each), 4)) - precise).norm()
+    stacked = (torch.tensor(together(others, Batches(each), 4, fast=True)) - precise).norm()
     assert "are stacked" in capsys.readouterr().err
     assert distance(others, exact) <= TIMES * distance(ones, exact)
     assert stacked <= TIMES * apart + 1e-6

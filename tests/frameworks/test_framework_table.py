@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import warm
 from tests.helpers.framework_features import FEATURES, KINDS, words
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -24,11 +24,14 @@ def table() -> dict[str, dict[str, str]]:
     return {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
 
 
-@pytest.mark.parametrize("framework", KINDS)
+OTHERS = [pytest.param(name, marks=pytest.mark.adapter) for name in KINDS if name.lower() in warm.PRELOAD_APART]
+
+
+@pytest.mark.parametrize("framework", [*(name for name in KINDS if name.lower() not in warm.PRELOAD_APART), *OTHERS])
 def test_each_feature_works_or_is_refused(framework: str, tmp_path: Path) -> None:
     env = {**os.environ, "HOPFLEET_HOME": str(tmp_path / "home"), "KERAS_BACKEND": "torch"}
     command = [sys.executable, "-m", "tests.helpers.framework_features", framework]
-    done = subprocess.run(command, env=env, cwd=PAGE.parents[1], capture_output=True, text=True, check=False)
+    done = warm.run(command, env=env, cwd=PAGE.parents[1], text=True)
     assert not done.returncode, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == {feature: cells[framework] for feature, cells in table().items()}

@@ -27,6 +27,7 @@ from hopfleet.errors import CheckpointError, TaskError
 from hopfleet.frameworks.sklearn.scores import has_loss
 from hopfleet.frameworks.sklearn.state import decode, encode
 from hopfleet.testing.frameworks import ROWS, FrameworkSuite
+from tests.helpers.marks import LONG
 
 RNG = np.random.default_rng(3)
 X = np.abs(RNG.normal(size=(ROWS, 6)))
@@ -70,6 +71,18 @@ class TestNet(FrameworkSuite):
 
     def make(self):
         return Net()
+
+    @pytest.fixture(autouse=True)
+    def some(self, request):
+        """A stack of layers is one more estimator: TestLinear shows that the way to a process is the same."""
+        if not LONG and request.node.originalname in COSTLY:
+            pytest.skip("HOPFLEET_LONG=1 runs it")
+
+
+COSTLY = {
+    "test_a_fresh_process_continues_to_the_same_bytes",
+    "test_trials_hop_and_survive_a_killed_worker_to_the_same_bits",
+}
 
 
 class Given(hop.SklearnTask):

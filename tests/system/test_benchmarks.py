@@ -20,11 +20,12 @@ ROOT = Path(__file__).parents[2]
 
 
 LONG = {
-    *("adapters", "dashboards", "dike_run", "etl", "etl_images", "etl_nodes", "faults", "fleet_live", "hop", "memory"),
-    *("outages", "overhead", "predict", "preview", "ray", "sklearn_search", "stacks", "teams", "teams_live", "ui"),
-    "watched",
+    *("adapters", "control", "dashboards", "decision", "dike_run", "efficiency", "etl", "etl_images", "etl_nodes"),
+    *("faults", "fleet_live", "hop", "importance", "memory", "nodes", "openshop", "outages", "overhead", "predict"),
+    *("preview", "ray", "replicas", "searching", "simulation", "sklearn_search", "stacks", "teams", "teams_live"),
+    *("throughput", "ui", "unequal_live", "verify", "watched"),
 }
-"""Each of them starts many processes and takes a quarter of a minute; with HOPFLEET_LONG=1 they run too."""
+"""Each of them takes several seconds or a quarter of a minute; with HOPFLEET_LONG=1 they run too."""
 
 
 @pytest.mark.slow

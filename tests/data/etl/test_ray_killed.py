@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from tests.helpers.cluster.joined import ENVIRONMENT, HEAD, patient
+from tests.helpers.marks import long
 from tests.helpers.preparations import contents, done
 from tests.helpers.processes import environment
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, long, pytest.mark.filterwarnings("default")]
 
-ROUNDS = 7 if os.environ.get("HOPFLEET_LONG") else 1
+ROUNDS = 7
 NODES = 3
 
 SCRIPT = """
