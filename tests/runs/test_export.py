@@ -327,6 +327,17 @@ def test_what_cannot_be_exported_is_said(home: Path) -> None:
         best.export(home / "none" / "bundle", Predicting(), format="bundle")
 
 
+def test_the_users_class_stays_as_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a bundle makes a class of its own; the user's class sees what its module holds by now."""
+    results, predict = trained(Predicting(), home), Predicting.predict
+    results["t0001"].export(home / "bundle", format="bundle")
+    expected = hop.load_bundle(home / "bundle").predict(ROWS)
+    assert Predicting.predict is predict
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 10 * SCALE)
+    assert results["t0001"].predict(ROWS)["prediction"][0].as_py() == pytest.approx(10 * expected["prediction"][0].as_py())
+    assert hop.load_bundle(home / "bundle").predict(ROWS).equals(expected)
+
+
 @pytest.mark.slow
 def test_a_bundle_is_exported_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, path = trained(Predicting(), home), home / "bundle"

@@ -59,7 +59,7 @@ from hopfleet.support.plain import plain
 from hopfleet.support.user_code import users_modules
 from hopfleet.version import __version__
 from hopfleet.worker.inference import predicted
-from hopfleet.worker.pickling import dumps
+from hopfleet.worker.pickling import CopyingPickler, dumps
 from hopfleet.worker.secrets import read
 
 SEAL, TASK, CARD, CODE = "bundle.seal", "task.pickle", "README.md", "code"
@@ -303,7 +303,7 @@ def _write_code(folder: Path, task: Task, configs: list[Any], recipe: Prepared |
     modules = users_modules(starts)
     try:
         with _by_value(modules):
-            overwrite(folder / TASK, [dumps((task, configs))])
+            overwrite(folder / TASK, [dumps((task, configs), CopyingPickler)])
             if recipe is not None:
                 recipe.save(folder)
     except Exception as error:

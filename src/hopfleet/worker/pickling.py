@@ -1,4 +1,4 @@
-"""The pickle of a task for its workers: the user's classes by value, and modules and operators by name."""
+"""The pickle of a task for its workers or a file: the user's classes by value, and modules and operators by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle
+
+MAKE_CLASS = (cloudpickle.cloudpickle._make_skeleton_class, cloudpickle.cloudpickle._make_skeleton_enum)
+"""What makes a class when a pickle is loaded. The last arguments but one are the numbers of classes."""
 
 OPERATORS = ("OpOverload", "OpOverloadPacket")
 """The classes of PyTorch's operators, which live below ``torch.ops``."""
@@ -25,10 +28,25 @@ class TaskPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj) if name is None else (pkgutil.resolve_name, (name,))
 
 
-def dumps(value: object) -> bytes:
+class CopyingPickler(TaskPickler):
+    """A pickler of which each load makes classes of its own.
+
+    The usual pickler gives a class a random number, by which a process that knows the class finds it again, and puts
+    the pickled functions into it: where the user's class is, it would no longer see the globals of its module.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(reduced, tuple) and reduced[0] in MAKE_CLASS:
+            make, (*arguments, _number, extra), *rest = reduced
+            return make, (*arguments, None, extra), *rest
+        return reduced
+
+
+def dumps(value: object, pickler: type[TaskPickler] = TaskPickler) -> bytes:
     """Return the pickle of a value, with the classes and functions of the user's script."""
     with io.BytesIO() as file:
-        TaskPickler(file).dump(value)
+        pickler(file).dump(value)
         return file.getvalue()
 
 
