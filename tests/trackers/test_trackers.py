@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,14 @@ def mlflow_names(folder: Path) -> set[str]:
 
 
 def wandb_names(folder: Path) -> set[str]:
+    """Return the names in the configuration, for which W&B's service may take longer than the run."""
+    until = time.monotonic() + 60
+    while not (found := wandb_config(folder)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
+
+
+def wandb_config(folder: Path) -> set[str]:
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
