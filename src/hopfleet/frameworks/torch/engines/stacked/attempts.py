@@ -13,6 +13,7 @@ from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.capture import changes_settings
 from hopfleet.frameworks.torch.engines.rates import Pace
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.steps import Steps
 
 SHARE = 0.03
 """The part of the training that attempts may take."""
@@ -42,7 +43,7 @@ class Attempts:
 def may_stack(session: TorchSession) -> bool:
     """Whether a session may be part of a stack in its next unit."""
     attempts = session.cache.part(Attempts)
-    return stacks_at_once(session) or attempts.succeeded or attempts.pay(session)
+    return stacks_at_once(session) or takes_turns(session) or attempts.succeeded or attempts.pay(session)
 
 
 def stacks_at_once(session: TorchSession) -> bool:
@@ -56,10 +57,15 @@ def stacks_at_once(session: TorchSession) -> bool:
     return session.large or options.compile or not options.capture or changes_settings(session)
 
 
+def takes_turns(session: TorchSession) -> bool:
+    """Whether the steps of a session were not captured whole in its last unit."""
+    return Pace in session.kept and not any(capture.whole for capture in session.kept.get(Steps, {}).values())
+
+
 def _batches_left(session: TorchSession) -> float:
     """Return about how many batches a trial has yet to train on, if it is trained for as long as planned."""
     batching = session.hooks.batching
     if batching is None:
         return 0.0
-    planned = batching.epochs * len(batching.rows)
+    planned = max(1, batching.epochs * len(batching.rows))
     return batching.total_steps() * max(0.0, 1 - session.counters["units"] / planned)

@@ -21,10 +21,9 @@ from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.capture import SIZES, Capture, backend_of, batch_key
 from hopfleet.frameworks.torch.engines.capture_backend import OnLane
 from hopfleet.frameworks.torch.engines.common import Differs, words
-from hopfleet.frameworks.torch.engines.comparison import kind_of_step
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
-from hopfleet.frameworks.torch.engines.stacked.attempts import Attempts, may_stack, stacks_at_once
+from hopfleet.frameworks.torch.engines.stacked.attempts import Attempts, may_stack, stacks_at_once, takes_turns
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
 from hopfleet.frameworks.torch.engines.stacked.measured import Slower, captured_steps, faster_stack, own_tensors
 from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, family, form, kind_of
@@ -253,8 +252,7 @@ class StackedGraphs(Stacked, CudaGraphs):
             return super()._made(members, batch) if known[kind] else None
         captures = {} if first.options.compile else captured_steps(members, key)
         if not captures:
-            verdicts, step = self._cache.verdicts, kind_of_step(members[0], key)
-            in_turn = bool(verdicts.get((True, step))) and not _compat.convolves(first.model)
+            in_turn = all(map(takes_turns, sessions)) and not _compat.convolves(first.model)
             return super()._made(members, batch) if in_turn else None
         if not first.cache.part(Attempts).pay(first) or begin(first):
             return None  # kernels are compiled meanwhile
