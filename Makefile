@@ -115,7 +115,7 @@ REASON ?=
 gpu-pending:  ## without a GPU: accept changed GPU code until the next make gpu, with REASON="..."
 	@$(PYTHON) tools/check_gpu_record.py --pending '$(REASON)'
 
-GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py capturable.py captured_updates.py direct_update.py interleaved.py stacked.py stacked_programs.py attention.py attention_kernel.py dropout.py session.py compat.py shared.py repeatable.py repeatable_kernels.py parallel_gpu.py jax_cuda.py cross_entropy.py norms.py embeddings.py kernels.py linear.py deferred.py unbinding.py unlike.py convolutions.py widths.py launching.py readying.py transformers_stacked.py transformers_flotillas.py joint_tensor.py joint_gradients.py step_log.py host_tensors.py conditions.py) \
+GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py capturable.py captured_updates.py direct_update.py interleaved.py stacked.py stacked_programs.py attention.py attention_kernel.py dropout.py session.py compat.py shared.py repeatable.py repeatable_kernels.py parallel_gpu.py jax_cuda.py cross_entropy.py norms.py embeddings.py kernels.py linear.py deferred.py unbinding.py unlike.py attempts.py frozen.py convolutions.py widths.py launching.py readying.py transformers_stacked.py transformers_flotillas.py joint_tensor.py joint_gradients.py step_log.py host_tensors.py conditions.py) \
 	tests/system/test_bits.py tests/backends/test_ray_gpu.py tests/backends/test_inline_gpu.py
 
 lint: $(VENV)/.dev  ## style, types, the direction of imports, and words

@@ -1,6 +1,6 @@
 """On a GPU: what each kernel and each rule of stacked models brings to ordinary tasks.
 
-    python -m benchmarks.flotilla.kernels [gpt gpt2 bert mlp mixed] [--trials 12] [--repeat 2]
+    python -m benchmarks.flotilla.kernels [gpt gpt2 bert mlp mixed tabular vit] [--trials 12] [--repeat 2] [--parts ...]
 
 Each row trains the same configurations with ``fast``, with one kernel or rule left out. Figures are samples per second
 after the first epoch, and how many times as fast the whole is.
@@ -21,7 +21,10 @@ from unittest import mock
 import torch
 from torch.nn import functional
 
-from benchmarks.flotilla.ordinary import WORKLOADS, figures, prepare
+from benchmarks.flotilla import unseen
+from benchmarks.flotilla.ordinary import WORKLOADS as ORDINARY
+from benchmarks.flotilla.ordinary import figures, prepare
+from benchmarks.flotilla.padding import stacked_at_once
 from hopfleet.frameworks.torch.engines.stacked import (
     attention,
     dropout,
@@ -32,6 +35,8 @@ from hopfleet.frameworks.torch.engines.stacked import (
     products,
     stack,
 )
+
+WORKLOADS = {**unseen.WORKLOADS, **ORDINARY}
 
 FUNCTION = partial(mock.patch.object, new=lambda *_, **__: None)
 """Replace a function by one that finds no kernel."""
@@ -79,10 +84,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=["gpt", "gpt2", "bert", "mlp"])
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=2, help="runs of the whole, before and after the others")
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), help="kernels and rules to leave out, one at a time")
+    parser.add_argument("--repeat", type=int, default=2, help="runs of the whole, before the others")
     options = parser.parse_args()
     for name in options.names:
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as place, stacked_at_once():
             folder = Path(place)
             os.environ["HOPFLEET_HOME"] = str(folder / "home")
             prepare(WORKLOADS[name], folder)
@@ -92,8 +98,8 @@ def main() -> None:
 
             whole = [rate() for _ in range(options.repeat)]
             print(f"{name:6} {'everything':26} " + ", ".join(f"{one:,.0f}" for one in whole), flush=True)
-            for part, without in PARTS.items():
-                with without():
+            for part in options.parts:
+                with PARTS[part]():
                     found = rate()
                 print(f"{name:6} {part:26} {found:12,.0f}  {max(whole) / found:.2f} x", flush=True)
 

@@ -1,6 +1,7 @@
 """On a GPU: ordinary tasks, with optimizers as their constructors make them, one at a time and together.
 
     python -m benchmarks.flotilla.ordinary [mixed sizes mlp gpt resnet gpt2 bert] [--modes off exact fast compiled]
+    python -m benchmarks.flotilla.ordinary [mixed sizes mlp gpt resnet gpt2 bert] --steps 1000 [--turns 2]
 
 ``mixed``: perceptrons of 1 to 3 layers of 128 to 1024 with dropout, trained by Adam, AdamW or SGD in batches of 64, 128
 or 256; ``sizes``: the same in batches of 32 to 512; ``mlp``: 1024-1000-500-2, Adam, tf32, 4 partitions; ``gpt``: AdamW
@@ -12,6 +13,10 @@ True``; it is not among the modes by default, since compiling takes minutes. Fig
 start-up; the same after the first epoch, in which models are built and steps are captured or compiled; how long the
 worker waits between two units, in the median (if there are several partitions, until it goes on with the next one of an
 epoch); and how long after ``fit()`` the first unit begins.
+
+With ``--steps``, trials make about so many updates (with several batch sizes: those with the largest batches), in four
+epochs, with ``exact`` and ``fast`` in turns. Figures are seconds from the begin of the first unit, in which models are
+built and steps are captured, to the end of the last; and how much faster ``fast`` is, by the least and by the median.
 """
 
 from __future__ import annotations
@@ -228,6 +233,28 @@ def _next_partition(one: Span, other: Span) -> bool:
     return one.work is other.work is Work.TRAIN and one.epoch == other.epoch
 
 
+EPOCHS = 4
+"""The epochs of a run with a number of steps."""
+
+
+def compare(name: str, work: Workload, steps: int, turns: int, trials: int) -> None:
+    """Train some steps with ``exact`` and ``fast`` in turns; print the seconds, and how much faster ``fast`` is."""
+    found: dict[str, list[float]] = {"exact": [], "fast": []}
+    rows = steps // EPOCHS // work.partitions * work.partitions * work.batch_size
+    work = work._replace(rows=rows, epochs=EPOCHS)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        os.environ["HOPFLEET_HOME"] = str(folder / "home")
+        prepare(work, folder)
+        for turn in range(turns):
+            for mode in list(found)[:: -1 if turn % 2 else 1]:
+                rate = figures(work, mode, trials, EPOCHS, folder).rate
+                found[mode].append(rows * trials * EPOCHS / rate)
+    texts = [f"{mode} {', '.join(f'{one:.2f}' for one in some)} s" for mode, some in found.items()]
+    least, usual = (of(found["exact"]) / of(found["fast"]) for of in (min, statistics.median))
+    print(f"{name:13} {steps} steps: {'; '.join(texts)}; fast is {least:.2f} x, {usual:.2f} x exact", flush=True)
+
+
 def main(workloads: Mapping[str, Workload] = WORKLOADS, text: str | None = __doc__) -> None:
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(workloads))
@@ -235,9 +262,14 @@ def main(workloads: Mapping[str, Workload] = WORKLOADS, text: str | None = __doc
     parser.add_argument("--epochs", type=int, default=1000, help="together, at most")
     parser.add_argument("--modes", nargs="*", default=["off", "exact", "fast"])
     parser.add_argument("--workers", type=int, default=1, help="that train together")
+    parser.add_argument("--steps", type=int, help="compare exact and fast in runs of so many updates")
+    parser.add_argument("--turns", type=int, default=2, help="runs with exact and fast each, for --steps")
     options = parser.parse_args()
     for name in options.names:
         work = workloads[name]
+        if options.steps:
+            compare(name, work, options.steps, options.turns, options.trials)
+            continue
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             os.environ["HOPFLEET_HOME"] = str(folder / "home")

@@ -2,6 +2,7 @@
 
     python -m benchmarks.flotilla.unseen [vit cnn scaler unet tabular lstm weights loop] [--trials 16]
     python -m benchmarks.flotilla.unseen llama llama-dropout qwen gpt2-lora --trials 8
+    python -m benchmarks.flotilla.unseen vit cnn scaler unet tabular lstm weights --steps 1000 --turns 2
 
 ``vit``: patches, ``nn.TransformerEncoder`` and warmup per batch; ``cnn``: convolutions with GroupNorm under bfloat16
 autocast; ``scaler``: the same in float16 with a GradScaler; ``unet``: ``interpolate``, BatchNorm and RMSprop;

@@ -30,3 +30,13 @@ def place(request: pytest.FixtureRequest) -> Place:
     if request.param != "cpu" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     return Place(request.param)
+
+
+@pytest.fixture
+def stacked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stack without a comparison of times, but for convolutions."""
+    from hopfleet.frameworks.torch._compat import convolves
+    from hopfleet.frameworks.torch.engines.stacked import attempts, flotilla
+
+    for module in (attempts, flotilla):
+        monkeypatch.setattr(module, "stacks_at_once", lambda session: not convolves(session.model))

@@ -26,6 +26,8 @@ from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.bookkept import SEVERAL, Batches, Task, bits, several, unit
 from tests.helpers.recorded_capture import RecordedCapture
 
+pytestmark = pytest.mark.usefixtures("stacked_at_once")
+
 
 def test_the_first_step_is_eager_and_the_others_are_replays(tmp_path):
     (sessions, backend), (alone, _) = several(Task()), several(Task())

@@ -22,6 +22,8 @@ from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.bookkept import SEVERAL, Batches, Task, several, unit
 from tests.helpers.recorded_capture import RecordedGraph
 
+pytestmark = pytest.mark.usefixtures("stacked_at_once")
+
 
 class Host(Task):
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ Each test runs with CUDA where there is a GPU, and everywhere with a stand-in th
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,10 +15,12 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
+from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
-from hopfleet.frameworks.torch.engines.stacked import convolutions, flotilla
+from hopfleet.frameworks.torch.engines.stacked import attempts, flotilla, measured
+from hopfleet.frameworks.torch.engines.stacked.attempts import Attempts
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
-from hopfleet.frameworks.torch.engines.stacked.flotilla import FEW, StackedGraphs
+from hopfleet.frameworks.torch.engines.stacked.flotilla import FEW
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
@@ -34,8 +37,9 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flotilla, "PATIENCE", 0.0)
+def attempts_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "SHARE", math.inf)
+    monkeypatch.setattr(flotilla, "begin", lambda session: False)  # kernels are compiled when they are needed
 
 
 class Images(hop.TorchTask):
@@ -66,13 +70,12 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             step()
         return durations.pop(0)
 
-    monkeypatch.setattr(convolutions, "seconds", seconds)
+    monkeypatch.setattr(measured, "seconds", seconds)
     return durations
 
 
 def train(task: hop.TorchTask, members: list[TorchSession], place: Place, unit: int) -> Any:
     together = task.framework.flotilla(members, fast=True)
-    assert type(together) is StackedGraphs
     return together.train(Batches(place.device, SHAPE, count=4, seed=unit), last=[False] * len(members))
 
 
@@ -119,27 +122,23 @@ def test_a_slower_stack_leaves_no_trace(place, tmp_path, timed, capfd):
     for one, before in zip(together, kept, strict=True):
         assert all(one.kept[Steps][key] is capture for key, capture in before.items())
     said = capfd.readouterr().err
-    assert said.count("convolutions of 4 trials are trained side by side: 11.2 ms a step, 19.8 ms as a stack") == 1
-    assert list(together[0].cache.part(StackCache).convolutions.values()) == [False]
+    assert said.count("4 trials train side by side: 11.2 ms a step, 19.8 ms as a stack") == 1
+    assert list(together[0].cache.part(StackCache).faster.values()) == [False]
 
 
 def test_short_runs_try_no_stack(place, timed, capfd, monkeypatch):
-    monkeypatch.setattr(flotilla, "PATIENCE", 1e9)
+    monkeypatch.setattr(attempts, "SHARE", 0.0)
     together = nearly_as_alone(Images(), place, [ALL] * 3)
+    assert type(Images().framework.flotilla(together, fast=True)) is CudaGraphs, "as with exact"
     assert not any(Stack in one.kept for one in together)
-    assert "convolutions" not in capfd.readouterr().err
-    cache = together[0].cache.part(StackCache)
-    (seconds,) = cache.side_by_side.values()
-    assert seconds > 0
+    assert "4 trials" not in capfd.readouterr().err
 
-    # After that time, one is tried.
-    monkeypatch.setattr(flotilla, "PATIENCE", seconds)
+    # After a longer time, one is tried.
+    monkeypatch.setattr(attempts, "SHARE", math.inf)
     timed += [0.02, 0.01]
     train(Images(), together, place, 3)
     assert all(Stack in one.kept for one in together)
-    before = dict(cache.side_by_side)
-    train(Images(), together, place, 4)
-    assert cache.side_by_side == before
+    assert together[0].cache.part(Attempts).spent > 0
 
 
 def test_a_faster_stack_is_kept(place, timed, capfd):
@@ -149,7 +148,7 @@ def test_a_faster_stack_is_kept(place, timed, capfd):
     assert all(one.kept[Stack] is stack and Steps not in one.kept for one in together)
     assert len(stack.captures) == 2 and stack.lasting, "whole batches and the last, smaller one"
     said = capfd.readouterr().err
-    assert said.count("convolutions of 4 trials are stacked: 10 ms a step, 20 ms side by side") == 1
+    assert said.count("4 trials are stacked: 10 ms a step, 20 ms side by side") == 1
     batches = Batches(place.device, SHAPE)
     found = Images().framework.flotilla(together, fast=True).evaluate(batches, seed=0)
     assert found == [one.evaluate(batches, seed=0) for one in together]
@@ -180,11 +179,11 @@ def test_a_stack_that_does_not_fit_is_not_tried_again(place, tmp_path, timed, fa
         tried.append(fails)
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(flotilla if fails == "Stack" else convolutions, fails, crowded)
+    monkeypatch.setattr(flotilla if fails == "Stack" else measured, fails, crowded)
     timed += [0.02]
     exactly_as_alone(Images(), place, tmp_path, CONFIGS)
     assert len(tried) == 1
-    assert capfd.readouterr().err.count("are trained side by side: OutOfMemoryError: no room") == 1
+    assert capfd.readouterr().err.count("train side by side: OutOfMemoryError: no room") == 1
 
 
 class Reading(Images):
@@ -217,5 +216,5 @@ def test_both_ways_are_measured(place, capfd):
     for unit in range(3):
         train(Images(), together, place, unit)
     said = capfd.readouterr().err
-    assert re.search(r"convolutions of 4 trials are (stacked|trained side by side): [\d.]+ ms a step, [\d.]+ ms", said)
+    assert re.search(r"4 trials (are stacked|train side by side): [\d.]+ ms a step, [\d.]+ ms", said)
     assert Measures not in together[0].kept

@@ -11,6 +11,7 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.frameworks.torch.engines import direct_update
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.direct_update import DirectUpdates
@@ -136,3 +137,52 @@ def test_an_update_with_other_bits_is_found(place: Place, tmp_path: Path, monkey
         assert found == [one.train(batches, last=False) for one in alone]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
     assert verdict(together) == ["updates differ from those of the optimizer"]
+
+
+class Both(Task):
+    """One optimizer for each layer, of different kinds."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, _, _ = super().build(config)
+        settings = {"lr": config["lr"], "fused": True}
+        adam = torch.optim.AdamW(model[0].parameters(), **settings)
+        momentum = torch.optim.SGD(model[2].parameters(), momentum=0.9, **settings)
+        schedules = [OneCycleLR(one, config["lr"], total_steps=60) for one in (adam, momentum)]
+        return model, [adam, momentum], schedules
+
+
+def test_several_optimizers(place: Place, tmp_path: Path, made: list[str]) -> None:
+    captures = compare(place, Both(), configs("AdamW"), tmp_path)
+    assert len(captures) == 5 and made.count("AdamW") == made.count("SGD") > 80
+
+
+def test_each_of_several_optimizers_is_compared(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = direct_update.fused_step
+
+    def wrong(optimizer: Any, group: Any, *args: Any) -> None:
+        right = isinstance(optimizer, torch.optim.AdamW)
+        step(optimizer, group if right else group._replace(settings={**group.settings, "momentum": 0.8}), *args)
+
+    monkeypatch.setattr(direct_update, "fused_step", wrong)
+    together, alone = (several(place, Both(), configs("AdamW")) for _ in range(2))
+    batches = Batches(place.device)
+    found = Both().framework.flotilla(together).train(batches, last=[False] * 2)
+    assert found == [one.train(batches, last=False) for one in alone]
+    assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert verdict(together) == ["", "updates differ from those of the optimizer"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: a CPU counts steps where it needs them")
+def test_counts_of_another_device_are_moved(tmp_path: Path, made: list[str]) -> None:
+    """A version of a CPU counts its steps there, and a capture that is reused makes no eager step before."""
+    place = Place("cuda:0")
+    together = several(place, Task(), configs("AdamW"))
+    on_cpu = Task().framework.open(configs("AdamW")[0], seed=0, placement=CPU, threads=1)
+    on_cpu.train(Batches("cpu"), last=False)
+    on_cpu.save(tmp_path / "hop")
+    for _ in range(2):
+        Task().framework.flotilla(together).train(Batches(place.device, ragged=False), last=[False] * 2)
+    together[0].load(tmp_path / "hop")
+    made.clear()
+    Task().framework.flotilla(together).train(Batches(place.device, ragged=False), last=[False] * 2)
+    assert len(made) >= 2 * 8 * 2, "two groups of both members in each batch, but perhaps the first"

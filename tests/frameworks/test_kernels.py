@@ -15,6 +15,8 @@ from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked import kernels
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 
+pytestmark = pytest.mark.usefixtures("stacked_at_once")
+
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 KINDS: dict[str, Any] = {

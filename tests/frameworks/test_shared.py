@@ -20,6 +20,8 @@ from hopfleet.frameworks.torch.shared import SharedTensors
 from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.recorded_capture import recorded_capture
 
+pytestmark = pytest.mark.usefixtures("stacked_at_once")
+
 WIDTH = 64  # a square matrix of this width has exactly the least size of a shared tensor
 
 

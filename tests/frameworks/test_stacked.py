@@ -16,6 +16,8 @@ from hopfleet.frameworks.torch.engines.stacked.stack import Stack, _limited
 from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph
 from tests.helpers.stacked_tasks import DEVICE, OPTIMIZERS, Batches, Task, close, configs, several, values
 
+pytestmark = pytest.mark.usefixtures("stacked_at_once")
+
 CAPTURES = [False, True] if DEVICE == "cpu" else [True]
 with_captures = pytest.mark.parametrize("captures", CAPTURES)
 SOME_SLOW = [

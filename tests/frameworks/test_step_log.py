@@ -30,6 +30,8 @@ from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.captures import Batches, Place, bits, several
 
+pytestmark = pytest.mark.usefixtures("stacked_at_once")
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 places = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)])
 ENGINES: dict[str, Callable[[list[TorchSession]], Flotilla]] = {

@@ -20,6 +20,8 @@ from hopfleet.frameworks.torch.engines.stacked.widths import Alike, together
 from hopfleet.frameworks.torch.session import TorchSession
 from tests.helpers.captures import Batches, Place, several
 
+pytestmark = pytest.mark.usefixtures("stacked_at_once")
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPE = (12,)
 WIDTHS = [8, 6, 8, 5, 6, 3]

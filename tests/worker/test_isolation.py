@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.worker.surroundings.isolation import Isolation
-from hopfleet.worker.surroundings.table import settings_of
+from hopfleet.worker.surroundings.table import IMPORTED, python_settings, settings_of
 from tests.helpers.isolation_bench import Bench
 from tests.helpers.process_changes import CHANGES, Sensitive, seen
 
@@ -123,3 +124,18 @@ def test_folders_of_an_installed_package_stay_on_the_path(monkeypatch: pytest.Mo
     assert "/own" not in sys.path and sys.path[-1] == vendored and list(found.changes) == ["sys.path"]
     with isolation.around(found.changes):
         assert sys.path[0] == "/own" and sys.path[-1] == vendored
+
+
+def test_a_filter_that_torch_has_imported_in_a_thread_is_no_change_of_a_trial() -> None:
+    """It may come while a trial's code runs, and stays when that is over."""
+    (setting,) = (one for one in python_settings() if one.name == "the warnings filters")
+    category = type("OfLibrary", (DeprecationWarning,), {"__module__": IMPORTED})
+    with warnings.catch_warnings():
+        before, glance = setting.read(), setting.glance
+        assert glance is not None
+        warnings.simplefilter("once", category)
+        assert setting.read() == glance() == before
+        warnings.simplefilter("ignore", BytesWarning)
+        assert setting.read() != before != glance()
+        setting.put({"": before})
+        assert setting.read() == before and warnings.filters == [("once", None, category, None, 0), *before]

@@ -133,7 +133,7 @@ class CapturableUpdate:
             if any(p.grad is not None and p.grad.is_sparse for group in self._groups for p in group["params"]):
                 self._withdraw()  # fused and capturable updates need dense gradients
                 return
-        _move_counts(optimizer)
+        move_counts(optimizer)
         rates = self.current()
         self._kept = [{name: group[name] for name in ("lr", *self._changes)} for group in self._groups]
         for group, rate in zip(self._groups, rates, strict=True):
@@ -170,7 +170,7 @@ def _changes(optimizer: Optimizer, device: torch.device | None = None) -> dict[s
     return flags or None
 
 
-def _move_counts(optimizer: Optimizer) -> None:
+def move_counts(optimizer: Optimizer) -> None:
     """Move numbers that the optimizer counts on the host to the device, e.g. after a version of a CPU was loaded."""
     for parameter, state in optimizer.state.items():
         there = {name: value for name, value in state.items() if torch.is_tensor(value) and not value.ndim}

@@ -40,6 +40,9 @@ SIGNALS: Mapping[str, int] = {
 }
 """The numbers of signals that programs handle."""
 
+IMPORTED = "sympy.utilities.exceptions"
+"""A module that adds a filter for its own warning. An engine may have it imported in a thread while trials train."""
+
 PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 """Parts of the names of folders that belong to installed packages."""
 
@@ -203,12 +206,12 @@ def _set_handlers(values: Mapping[str, Any]) -> None:
 # ------------------------------------------------------------------------------------ parts of the standard library
 
 
-def _filters() -> list[Any]:
-    return list(warnings.filters)
+def _filters(*, imported: bool = False) -> list[Any]:
+    return [one for one in warnings.filters if (getattr(one[2], "__module__", "") == IMPORTED) is imported]
 
 
 def _set_filters(value: list[Any]) -> None:
-    warnings.filters[:] = value  # type: ignore[index]
+    warnings.filters[:] = [*_filters(imported=True), *value]  # type: ignore[index]
     with warnings.catch_warnings():  # afterwards, Python forgets what it knew of the filters before
         pass
 

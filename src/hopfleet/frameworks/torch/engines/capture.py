@@ -243,11 +243,11 @@ def check_update(session: TorchSession) -> None:
     """Raise Refused if the update of a step cannot be part of its capture."""
     if any(map(_compat.has_step_hooks, session.optimizers, session.updates)):
         raise Refused("the optimizer has step hooks, which run on the host")
-    if _changes_settings(session):
+    if changes_settings(session):
         raise Refused("the schedule changes settings on the host after each batch")
 
 
-def _changes_settings(session: TorchSession) -> bool:
+def changes_settings(session: TorchSession) -> bool:
     """Whether a schedule changes settings after each batch that a capture would keep: all but tensors on the device."""
     if session.hooks.lr_step != "batch" or not session.schedulers:
         return False
@@ -354,6 +354,12 @@ def kind_of(session: TorchSession) -> Hashable:
     """Return what members have in common if the comparison of one holds for the others."""
     optimizers = [type(one) for one in session.optimizers], settings_of(session, of=bool)
     return type(session.task), str(session.model), str(optimizers), str(session.device), session.options.accumulate
+
+
+def loose_kind_of(session: TorchSession) -> Hashable:
+    """Return what models of all sizes have in common whose steps consist of the same code."""
+    kinds = [type(one) for one in (*session.model.modules(), *session.optimizers)]
+    return type(session.task), frozenset(kinds), str(session.options), session.device
 
 
 def footing(member: Member, key: Hashable, *, whole: bool) -> Hashable:

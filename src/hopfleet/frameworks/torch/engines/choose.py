@@ -16,24 +16,30 @@ def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
             "some trials are deterministic or use tf32 and others do not, but these apply to the whole process"
         )
     captures = sessions[0].cache.part(GraphCache).backend.captures_on(sessions[0].device)
-    if fast:
+    if fast and (not captures or _may_stack(sessions)):
         from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked, StackedGraphs
 
         return StackedGraphs(sessions) if captures else Stacked(sessions)
     if captures:
         from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 
-        return CudaGraphs(sessions)
+        return CudaGraphs(sessions, loose=fast)
     from hopfleet.frameworks.torch.engines.interleaved import Interleaved
 
     return Interleaved(sessions)
+
+
+def _may_stack(sessions: Sequence[TorchSession]) -> bool:
+    from hopfleet.frameworks.torch.engines.stacked.attempts import may_stack
+
+    return any(map(may_stack, sessions))
 
 
 def make_ready(session: TorchSession) -> None:
     """Let what such trials need to train together be made while other trials are built."""
     if session.device.type != "cuda":
         return
-    if session.cache.fast:
+    if session.cache.fast and _may_stack([session]):
         from hopfleet.frameworks.torch.engines.stacked.readying import begin
 
         begin(session)

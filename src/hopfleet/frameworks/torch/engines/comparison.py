@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Hashable
 
 import torch
 
@@ -40,7 +41,7 @@ def compared_capture(
     the backward pass of the next one on its own stream. Raises Refused if the step cannot be captured.
     """
     work, host, known = member.work, HostState(member.session), member.session.cache.part(GraphCache).conditions
-    kind = type(work), kind_of(member.session), key
+    kind = kind_of_step(member, key)
     try:
         check_step(member)
         if repeats and before is not None and kind not in known:
@@ -54,6 +55,11 @@ def compared_capture(
         host.restore()
         start_over(work)
     return capture
+
+
+def kind_of_step(member: Member, key: object) -> Hashable:
+    """Return what members have in common if what was found about a step of one, on batches of a form, holds for all."""
+    return type(member.work), kind_of(member.session), key
 
 
 def check_host(host: HostState) -> None:

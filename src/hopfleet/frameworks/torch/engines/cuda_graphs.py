@@ -32,12 +32,12 @@ from hopfleet.frameworks.torch.engines.capture import (
     copies,
     footing,
     held_updates,
-    kind_of,
+    loose_kind_of,
     restore,
 )
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
 from hopfleet.frameworks.torch.engines.captured_update import UpdateAlone
-from hopfleet.frameworks.torch.engines.comparison import check_host, compared_capture, start_over
+from hopfleet.frameworks.torch.engines.comparison import check_host, compared_capture, kind_of_step, start_over
 from hopfleet.frameworks.torch.engines.conditions import CHANGED, ConditionsChanged, Refused
 from hopfleet.frameworks.torch.engines.direct_update import DirectUpdates
 from hopfleet.frameworks.torch.engines.host_state import HostState
@@ -150,9 +150,11 @@ class CudaGraphs(Interleaved):
     #: About the time of all members on the device in the last unit, one after another; 0 if it was not measured.
     device_seconds = 0.0
 
-    def __init__(self, sessions: Sequence[TorchSession]) -> None:
+    def __init__(self, sessions: Sequence[TorchSession], *, loose: bool = False) -> None:
         super().__init__(sessions)
         self._cache = sessions[0].cache.part(GraphCache)
+        #: Whether bits may differ from those of eager steps. Then a comparison of one model holds for all sizes of it.
+        self.loose = loose
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
         results = super()._results(members)
@@ -169,7 +171,7 @@ class CudaGraphs(Interleaved):
     def _part(self, numbers: Sequence[int]) -> CudaGraphs:
         part = super()._part(numbers)
         assert isinstance(part, CudaGraphs)
-        part.first_lane = numbers[0]
+        part.first_lane, part.loose = numbers[0], self.loose
         return part
 
     @contextlib.contextmanager
@@ -198,11 +200,15 @@ class CudaGraphs(Interleaved):
         self._alone: list[UpdateAlone] = []
         #: Captures of this unit that have taken conditions for granted.
         self._unsure: list[Capture] = []
-        yield from super()._run(members, batches)
+        pace = rates.Pace()
+        yield from pace.of(super()._run(members, batches))
         for update in self._alone:
             update.end()
         self._land()
         self._note()
+        for member in members:
+            if self.loose and isinstance(member.work, Steps):
+                member.session.kept[rates.Pace] = pace.seconds()
         self._check_conditions()
 
     def _check_conditions(self) -> None:
@@ -371,9 +377,11 @@ class CudaGraphs(Interleaved):
         verdicts = self._cache.verdicts
         if verdicts.get(kind):
             return verdicts[kind]
-        conditions = self._cache.conditions.get((type(member.work), kind_of(session), self._key))
+        conditions = self._cache.conditions.get(kind_of_step(member, self._key))
+        similar = whole, type(member.work), loose_kind_of(session)
+        compared = kind in verdicts or (self.loose and similar in verdicts)
         # Conditions may depend on the weights, so that those of one member need not be those of others.
-        before = None if kind in verdicts and not conditions else copies(session)
+        before = None if compared and not conditions else copies(session)
         try:
             if self._key is None:
                 raise Refused("a batch has a column that is not a tensor")
@@ -384,13 +392,13 @@ class CudaGraphs(Interleaved):
             if before is not None:
                 restore(session, before)  # undo what the attempt did on the host
             return verdicts[kind]
-        verdicts[kind] = ""
+        verdicts |= {kind: "", similar: ""}
         self._keep(member, capture)
         return ""
 
     def _kind(self, member: Member, *, whole: bool) -> Hashable:
         """Return what members have in common if what was found about the steps of one holds for the others."""
-        return type(member.work), whole, kind_of(member.session), self._key
+        return whole, kind_of_step(member, self._key)
 
     def _keep(self, member: Member, capture: Capture, *kinds: Hashable) -> None:
         """Use a new capture, in later units as well. ``kinds`` are those of the members of a capture of several."""

@@ -14,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from hopfleet.frameworks.torch import _compat
-from hopfleet.frameworks.torch.capturable import decoupled
+from hopfleet.frameworks.torch.capturable import decoupled, move_counts
 from hopfleet.frameworks.torch.engines.capture import copies, kind_of, restore
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.comparison import same_bits
@@ -51,29 +51,32 @@ class DirectUpdates:
     def __init__(self, session: TorchSession) -> None:
         self._session = session
         self._verdicts = session.cache.part(GraphCache).verdicts
-        self._kind = DirectUpdates, kind_of(session)
+        self._kind = kind_of(session)
         self._known: dict[int, list[Group] | None] = {}
 
     def __call__(self, optimizer: Optimizer) -> bool:
         session = self._session
-        update = session.updates[session.optimizers.index(optimizer)]
-        if self._verdicts.get(self._kind) or _compat.has_step_hooks(optimizer, update):
+        number = session.optimizers.index(optimizer)
+        update, kind = session.updates[number], (DirectUpdates, self._kind, number)
+        if self._verdicts.get(kind) or _compat.has_step_hooks(optimizer, update):
             return False
         if id(optimizer) not in self._known:
+            if update is not None and update.active:
+                move_counts(optimizer)
             self._known[id(optimizer)] = _groups(optimizer, fused=update is not None and update.fuses)
         groups = self._known[id(optimizer)]
         gradients = None if groups is None else _gradients(groups)
         if groups is None or gradients is None:
             return False
         rates = [group.settings["lr"] for group in groups] if update is None else update.current()
-        if self._kind not in self._verdicts:
+        if kind not in self._verdicts:
             before = copies(session)
             _update(optimizer, groups, gradients, rates)
             found = copies(session)
             restore(session, before)
             optimizer.step()
             alike = all(map(same_bits, found, copies(session)))
-            self._verdicts[self._kind] = "" if alike else "updates differ from those of the optimizer"
+            self._verdicts[kind] = "" if alike else "updates differ from those of the optimizer"
         else:
             _update(optimizer, groups, gradients, rates)
         return True

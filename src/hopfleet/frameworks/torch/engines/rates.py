@@ -7,8 +7,9 @@ member do. They are read when the unit is over, so nothing waits for the device.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 
 from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Event
 
@@ -40,6 +41,25 @@ class Stopwatch:
             for member in members:
                 found[member] += (self._backend.elapsed(begin, end) or 0.0) / len(members)
         return found
+
+
+class Pace:
+    """The seconds that a batch of a unit takes, without the first ones, in which steps are captured."""
+
+    def __init__(self) -> None:
+        self._began, self._batches, self._aside = time.monotonic(), 0, 0
+
+    def of(self, work: Generator[None]) -> Generator[None]:
+        """Do some work, which pauses after each batch, with the same pauses."""
+        for _ in work:
+            self._batches += 1
+            if self._batches == TIMED:
+                self._began, self._aside = time.monotonic(), TIMED
+            yield
+
+    def seconds(self) -> float:
+        """Return the seconds of a batch, up to now."""
+        return (time.monotonic() - self._began) / max(1, self._batches - self._aside)
 
 
 def completed(times: Sequence[float]) -> list[float]:

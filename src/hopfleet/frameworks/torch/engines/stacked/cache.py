@@ -43,10 +43,8 @@ class StackCache:
         self.apart: set[str] = set()
         #: The kinds of trials that are not stacked, because an attempt has failed.
         self.refused: set[Hashable] = set()
-        #: Whether models with convolutions train as a stack, by kind of model and batch, where that was measured.
-        self.convolutions: dict[Hashable, bool] = {}
-        #: The seconds that such models have trained side by side, by their form.
-        self.side_by_side: defaultdict[str, float] = defaultdict(float)
+        #: Whether a stack is faster than members side by side, by kind of model and batch, where that was measured.
+        self.faster: dict[Hashable, bool] = {}
         #: Keys of configurations on which losses depend: trials that differ in one of them are stacked apart.
         self.splitting: set[str] = set()
         self._told: set[str] = set()

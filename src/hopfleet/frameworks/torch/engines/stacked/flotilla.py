@@ -23,10 +23,12 @@ from hopfleet.frameworks.torch.engines.capture_backend import OnLane
 from hopfleet.frameworks.torch.engines.common import Differs, words
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
+from hopfleet.frameworks.torch.engines.stacked.attempts import Attempts, may_stack, stacks_at_once, takes_turns
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
-from hopfleet.frameworks.torch.engines.stacked.convolutions import Slower, captured_steps, faster_stack, own_tensors
+from hopfleet.frameworks.torch.engines.stacked.measured import Slower, captured_steps, faster_stack, own_tensors
 from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, family, form, kind_of
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
+from hopfleet.frameworks.torch.engines.stacked.readying import begin
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack, StackCapture
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.engines.stacked.widths import Alike, together
@@ -36,10 +38,6 @@ from hopfleet.frameworks.torch.steps import rows_of
 
 FEW = 4
 """Members of one kind that are stacked at least where steps are captured: fewer run as fast side by side."""
-
-
-PATIENCE = 20.0
-"""Seconds that convolutions train side by side before a stack is tried: to try takes 3% of that."""
 
 
 class Stacked(Interleaved):
@@ -67,7 +65,7 @@ class Stacked(Interleaved):
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         captures = self._backend.captures_on(self.sessions[0].device)
-        others = CudaGraphs(self.sessions) if captures else Interleaved(self.sessions)
+        others = CudaGraphs(self.sessions, loose=True) if captures else Interleaved(self.sessions)
         others.turn, others.given_up, others.repeats = self.turn, self.given_up, self.repeats
         # Convolutions that train side by side on CUDA are compiled, if at all, one by one.
         plain = [
@@ -169,8 +167,7 @@ class Stacked(Interleaved):
 
     def _refuse(self, members: Sequence[Member], error: Exception) -> None:
         """Say why members of a kind are not stacked. Others of the kind are not tried, unless memory was short."""
-        reason = str(error) if isinstance(error, Unstackable) else describe(error)
-        self._stack_cache.tell(f"trials train in turn: {reason}")
+        self._stack_cache.tell(f"trials train in turn: {_reason(error)}")
         if not isinstance(error, torch.OutOfMemoryError):
             self._stack_cache.refused |= {self._group(member.session) for member in members}
 
@@ -214,15 +211,13 @@ class Stacked(Interleaved):
 
 
 class StackedGraphs(Stacked, CudaGraphs):
-    """Members of one kind as one captured program, and the others side by side as captured steps."""
+    """Members of one kind as one captured program if that is faster, and others side by side as captured steps."""
 
     least = FEW
 
-    def _run(self, members: Sequence[Member], batches: Batches) -> Generator[None]:
-        began = time.monotonic()
-        yield from super()._run(members, batches)
-        for kind in {form(one) for one in self.sessions if Stack not in one.kept and _compat.convolves(one.model)}:
-            self._stack_cache.side_by_side[kind] += time.monotonic() - began
+    def __init__(self, sessions: Sequence[TorchSession]) -> None:
+        super().__init__(sessions)
+        self.loose = True
 
     def _lanes(self) -> contextlib.AbstractContextManager[OnLane]:
         if not self._abreast_stacks:
@@ -230,6 +225,7 @@ class StackedGraphs(Stacked, CudaGraphs):
         return self._cache.abreast(self.sessions[0].device, len(self._stacks or ()))
 
     def _alike(self, members: list[Member]) -> list[list[Member]]:
+        members = [member for member in members if may_stack(member.session)]
         # Smaller members are padded where that takes less time than a stack of their own.
         families: dict[Hashable, list[list[Member]]] = {}
         for alike in super()._alike(members):
@@ -246,23 +242,27 @@ class StackedGraphs(Stacked, CudaGraphs):
     def _made(self, members: list[Member], batch: Batch) -> Stack | None:
         sessions = [member.session for member in members]
         first = sessions[0]
-        if not _compat.convolves(first.model) or _kept(sessions):
+        if stacks_at_once(first) or _kept(sessions):
             return super()._made(members, batch)
         key = batch_key(batch, first.device)
         # Twice as many members may be faster as a stack where these are not.
-        kind = form(first), len(members).bit_length(), key
-        known = self._stack_cache.convolutions
+        kind = frozenset(map(form, sessions)), len(members).bit_length(), key
+        known = self._stack_cache.faster
         if kind in known:
             return super()._made(members, batch) if known[kind] else None
-        if self._stack_cache.side_by_side[kind[0]] < PATIENCE:
-            return None
         captures = {} if first.options.compile else captured_steps(members, key)
-        return self._faster(captures, batch, kind) if captures else None
+        if not captures:
+            in_turn = all(map(takes_turns, sessions)) and not _compat.convolves(first.model)
+            return super()._made(members, batch) if in_turn else None
+        if not first.cache.part(Attempts).pay(first) or begin(first):
+            return None  # kernels are compiled meanwhile
+        return self._faster(captures, batch, kind)
 
     def _faster(self, captures: Mapping[Member, Capture], batch: Batch, kind: Hashable) -> Stack | None:
         """Return a stack of members whose steps are captured if its steps take less time, and remember whether."""
-        members, what = list(captures), f"convolutions of {len(captures)} trials"
-        known, tell = self._stack_cache.convolutions, self._stack_cache.tell
+        members, what = list(captures), f"{len(captures)} trials"
+        known, tell = self._stack_cache.faster, self._stack_cache.tell
+        attempts, began = self.sessions[0].cache.part(Attempts), time.monotonic()
         stack: Stack | None = None
         try:
             stack, gain = faster_stack(captures, batch, self.first_lane, partial(super()._made, members, batch))
@@ -270,15 +270,21 @@ class StackedGraphs(Stacked, CudaGraphs):
             raise
         except Slower as reason:
             known[kind] = False
-            tell(f"{what} are trained side by side: {reason}")
+            tell(f"{what} train side by side: {reason}")
         except Exception as error:
             known[kind] = False
-            tell(f"{what} are trained side by side: {describe(error)}")
+            tell(f"{what} train side by side: {_reason(error)}")
+        finally:
+            attempts.spent += time.monotonic() - began
         if stack is not None:
-            known[kind] = True
+            known[kind] = attempts.succeeded = True
             tell(f"{what} are stacked: {gain}")
         self._backend.free_unused()
         return stack
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, Unstackable) else describe(error)
 
 
 def _kept(sessions: Sequence[TorchSession]) -> Stack | None:

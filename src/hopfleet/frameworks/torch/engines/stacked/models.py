@@ -35,6 +35,8 @@ def kind_of(session: TorchSession) -> Hashable:
     if len(session.optimizers) != 1 or type(session.optimizers[0]) not in UPDATES:
         names = [type(one).__name__ for one in session.optimizers] or ["none"]
         raise Unstackable(f"the optimizer is {', '.join(names)}")
+    if _compat.has_step_hooks(session.optimizers[0], session.updates[0]):
+        raise Unstackable("the optimizer has step hooks")
     if session.logs:
         raise Unstackable(REASON)
     if session.scaler is not None:

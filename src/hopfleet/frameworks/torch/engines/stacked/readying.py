@@ -21,16 +21,20 @@ class Readiness:
     begun = False
 
 
-def begin(session: TorchSession) -> None:
-    """Begin to compile kernels for models like the first one that a worker has built. It returns at once."""
+def begin(session: TorchSession) -> bool:
+    """Begin to compile kernels for models like the first one of a worker; return whether that was not done before.
+
+    It returns at once.
+    """
     readiness = session.cache.part(Readiness)
     if readiness.begun:
-        return
+        return False
     readiness.begun = True
     # A stack does without a kernel that cannot be compiled.
     with contextlib.suppress(Exception):
         for source, name in dict.fromkeys(needed(session)):
             _compat.begin_kernel(source, name, session.device)
+    return True
 
 
 def needed(session: TorchSession) -> Iterator[tuple[str, str]]:

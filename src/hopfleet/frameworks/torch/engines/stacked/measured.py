@@ -1,9 +1,10 @@
-"""Models with convolutions on CUDA: stacked only where a step of the stack takes less time than all steps side by side.
+"""Attempts at stacks on CUDA: members are stacked if a step of the stack takes less time than all steps side by side.
 
-A stack of convolutions is a grouped convolution, for which CUDA has faster algorithms in some shapes than in others. So
-both ways are measured. Members train side by side first, with captured steps; in the next unit these are replayed a few
-times, a stack is built and captured, and its step is replayed as often. Nothing of that is left but the faster one:
-states are restored, and members get their own tensors back if the stack is slower.
+What is faster depends on the model: a stack of convolutions, for example, is a grouped convolution, for which CUDA has
+faster algorithms in some shapes than in others. So both ways are measured. Members train side by side first, with
+captured steps; later these are replayed a few times, a stack is built and captured, and its step is replayed as often.
+Nothing of that is left but the faster one: states are restored, and members get their own tensors back if the stack is
+slower.
 """
 
 from __future__ import annotations
