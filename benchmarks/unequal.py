@@ -6,7 +6,8 @@ scenario. *Measured*: nothing is known, and speeds and costs are learned as unit
 
 The bound holds for any schedule, even one that interrupts units: the k longest trials are not faster than on the k
 fastest devices, and all trials not faster than on all devices. It is taken from the units that were trained. Where no
-trial of a bracket enters a rung before all have left the one before, the bounds of the rungs add up. ASHA, PBT and TPE
+trial of a bracket enters a rung before all have left the one before, a linear program minimizes over all orders in
+which the rungs may end (``unequal_bounds``). ASHA, PBT and TPE
 ask for work as results arrive. For them the bound takes as given when they asked: no schedule ends before the work
 that they asked for at some moment, or later, could be done. The bound that takes nothing as given, which no search
 reaches that waits for results, is in a row of its own. *No hops*: the units of a random or grid search, each trial on
@@ -23,11 +24,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
 from benchmarks.row import Row
+from benchmarks.unequal_bounds import least_seconds
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, RunUnit
 from hopfleet.domain.space import choice, uniform
@@ -170,10 +172,7 @@ def run(
                 asked[progress.trial.number, epoch] = backend.elapsed
     assert controller.finished
     hindsight = _bound(work, each.speeds)
-    if isinstance(search, Bracketed):
-        bound = max(hindsight, _by_rungs(search, work, each.speeds))
-    else:
-        bound = _since(work, asked, each.speeds)
+    bound = _by_rungs(search, work, each.speeds) if isinstance(search, Bracketed) else _since(work, asked, each.speeds)
     return Outcome(backend.makespan, bound, hindsight, _longest_first(_by_trial(work), each.speeds), units)
 
 
@@ -189,21 +188,15 @@ def _bound(work: Work, speeds: Speeds) -> float:
 
 
 def _by_rungs(search: Bracketed, work: Work, speeds: Speeds) -> float:
-    """Return the bound given the rungs; brackets are filled one after another.
-
-    The rungs of a bracket follow one another. So do the longest trials of its rungs, and the second longest, and so on:
-    at no time are two units of such a chain trained, so the bound holds for chains as it does for trials.
-    """
-    bounds, chains, first = [], list[float](), 0
+    """Return the bound given the rungs; brackets are filled one after another."""
+    brackets, first = [], 0
     for size, levels in search.table:
-        rungs = pairwise([0, *levels])
         mine = {key: seconds for key, seconds in work.items() if first <= key[0] < first + size}
+        rungs = pairwise([0, *levels])
         parts = [_by_trial({key: mine[key] for key in mine if low < key[1] <= high}) for low, high in rungs]
-        bounds.append(sum(lower_bound(part, speeds) for part in parts if part))
-        ranked = (sorted(part, reverse=True) for part in parts)
-        chains += [sum(row) for row in zip_longest(*ranked, fillvalue=0.0)]
+        brackets.append([part for part in parts if part])
         first += size
-    return max(*bounds, lower_bound(chains, speeds))
+    return least_seconds(brackets, speeds)
 
 
 def _since(work: Work, asked: Work, speeds: Speeds) -> float:

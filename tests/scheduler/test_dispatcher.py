@@ -1,4 +1,4 @@
-"""What policies that look ahead have in common: when they choose, and which workers they try out first."""
+"""What policies that look ahead have in common: when they choose, and what they wait for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.planner import exact, portfolio
 from hopfleet.scheduler.policies import dispatcher
-from hopfleet.scheduler.policies.dispatcher import Dispatcher, _is_gathering, _untried
+from hopfleet.scheduler.policies.dispatcher import Dispatcher, _is_gathering
 from hopfleet.scheduler.policies.portfolio import for_solver
 from hopfleet.scheduler.shop_state import ShopState, Start
 from hopfleet.scheduler.shop_view import PartitionLayout
-from hopfleet.scheduler.speeds import EQUAL
 from tests.helpers.schedule_desk import Desk
 from tests.helpers.shop_floor import decide, shop_floor
 
@@ -45,8 +44,12 @@ def test_a_choice_holds_until_something_happens() -> None:
     assert policy(desk.schedule, RNG) is None and policy.choices == 2
 
 
-@pytest.mark.parametrize(("seconds", "worker"), [((1.0, 1.0), "w1"), ((1.0, 2.0), "w2"), ((2.0, 1.0), "w2")])
-def test_another_worker_is_tried_out_if_trials_do_not_take_as_long(seconds: tuple[float, float], worker: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "start"), [((1.0, 1.0), ("t1", "w1")), ((1.0, 2.0), ("t1", "w3")), ((2.0, 1.0), ("t2", "w1"))]
+)
+def test_another_worker_is_tried_out_if_trials_do_not_take_as_long(
+    seconds: tuple[float, float], start: tuple[str, str]
+) -> None:
     """Either the trials differ, or the workers on which they are."""
     desk = Desk(None, None, None, trials=3, valid=0)
     for number, took in enumerate((*seconds, 1.0), 1):
@@ -54,7 +57,7 @@ def test_another_worker_is_tried_out_if_trials_do_not_take_as_long(seconds: tupl
         desk.schedule.saved(VersionRef(f"t{number}", 1, number), durable=False)
     desk.schedule.park("t3", TrialState.STOPPED)
     found = Waits()(desk.schedule, RNG)
-    assert found is not None and (found.worker, found.unit.trial) == (worker, "t1")
+    assert found is not None and (found.unit.trial, found.worker) == start
 
 
 @pytest.mark.parametrize("units", [portfolio.SMALL, portfolio.SMALL + 1])
@@ -139,59 +142,6 @@ def test_several_starts_are_one_choice() -> None:
 def test_some_unit_starts_where_there_is_nothing_to_wait_for() -> None:
     found = Waits()(Desk((0,), (1,), trials=1, valid=0).schedule, RNG)
     assert found is not None and found.unit.trial == "t1"
-
-
-# ------------------------------------------------------------------------------------------ workers never tried
-
-
-def tried(costs: dict[str, float], *workers: str, held: dict[str, str] | None = None) -> Desk:
-    """Return a desk of three workers, with the costs that trials have shown and the workers that were compared."""
-    desk = Desk(None, None, None, trials=len(costs), valid=0)
-    desk.schedule.estimates.speeds._costs = dict(costs)
-    desk.schedule.estimates.speeds._slowness = dict.fromkeys(workers, 0.0)
-    for name, worker in (held or {"t1": "w1", "t2": "w2"}).items():
-        desk[name].holder = worker
-    return desk
-
-
-def untried(desk: Desk) -> tuple[str, str] | None:
-    found = _untried(desk.schedule)
-    return None if found is None else (found[0].trial.id, found[1].worker)
-
-
-def test_the_worker_that_is_tried_out_is_one_that_no_trial_has_shown() -> None:
-    assert untried(tried({"t1": 0.0, "t2": 1.0}, "w1", "w2")) == ("t1", "w3")
-    assert untried(tried({"t1": 0.0, "t2": 1.0}, "w2", "w3")) == ("t2", "w1")
-    assert untried(tried({"t1": 0.0, "t2": 1.0}, "w1", "w2", "w3")) is None
-
-
-def test_a_single_trial_tries_all_workers_out() -> None:
-    assert untried(tried({"t1": 0.0}, "w1", held={"t1": "w1"})) == ("t1", "w2")
-
-
-@pytest.mark.parametrize(
-    ("costs", "alike"),
-    [((0.0, EQUAL), True), ((EQUAL, 0.0), True), ((0.0, 2 * EQUAL), False), ((-EQUAL, EQUAL), False)],
-)
-def test_trials_that_take_as_long_show_that_workers_are_equal(costs: tuple[float, float], alike: bool) -> None:
-    found = untried(tried({"t1": costs[0], "t2": costs[1]}, "w1", "w2"))
-    assert (found is None) is alike
-
-
-def test_nothing_is_tried_out_where_hops_cost_times_are_known_or_trials_are_many() -> None:
-    desk = tried({"t1": 0.0, "t2": 1.0}, "w1", "w2")
-    desk.schedule.sticky = True
-    assert untried(desk) is None
-    desk = tried({"t1": 0.0, "t2": 1.0}, "w1", "w2")
-    desk.schedule.estimates.speeds.costs_known = True
-    assert untried(desk) is None
-    assert untried(tried({"t1": 0.0, "t2": 1.0, "t3": 2.0}, "w1", "w2")) is None
-
-
-def test_a_trial_whose_worker_trains_another_one_is_no_trial_to_spare() -> None:
-    desk = tried({"t1": 0.0, "t2": 1.0}, "w1", "w2", held={"t1": "w1", "t2": "w1"})
-    desk.start("w1", "t2", 0)
-    assert untried(desk) is None
 
 
 # ------------------------------------------------------------------------------------------ runs that begin

@@ -125,6 +125,38 @@ def test_costs_follow_what_is_learned_of_workers() -> None:
     assert speeds.cost("b") == 1.0, "its only unit was on the faster worker"
 
 
+def test_a_worker_that_is_known_shows_where_a_trial_was_before() -> None:
+    """Trials on a slow worker each, which none of them left, seemed to be long, and the workers to be fast."""
+    speeds = Speeds(costs_known=False)
+    speeds.measured("a", "w1", 0.0)
+    speeds.measured("a", "w2", -1.0)
+    speeds.measured("b", "w3", 0.5)
+    speeds.measured("b", "w2", -1.5)
+    assert speeds.slowness("w1") - speeds.slowness("w2") == 1.0
+    assert speeds.slowness("w3") - speeds.slowness("w2") == 2.0
+    assert speeds.cost("b") == speeds.cost("a") - 0.5
+
+
+@pytest.mark.parametrize(("known", "assumed"), [(False, 1.0), (True, 0.0)])
+def test_a_worker_that_no_trial_has_shown_is_like_the_usual_one_or_as_expected(known: bool, assumed: float) -> None:
+    speeds = Speeds(costs_known=known)
+    for worker, value in (("w1", 0.0), ("w2", 1.0), ("w3", 3.0)):
+        speeds.measured("a", worker, value)
+    assert speeds.slowness("w4") == assumed and not speeds.tells("w4")
+    speeds.measured("b", "w4", 2.0)
+    assert speeds.cost("b") == (1.0 if not known else 0.0), "the cost of an earlier assumption is not kept"
+
+
+def test_the_first_unit_on_a_worker_is_no_error() -> None:
+    """Large errors count as noise, with which workers of different speed would pass for equal."""
+    speeds = Speeds(costs_known=False)
+    for worker in ("w1", "w2", "w3"):
+        speeds.measured("a", worker, {"w1": 0.0, "w2": 1.0, "w3": 2.0}[worker])
+    assert speeds.noise == 0.0
+    speeds.measured("a", "w3", 2.5)
+    assert speeds.noise > 0.0
+
+
 def test_a_table_of_expected_seconds() -> None:
     estimates = Estimates([1, 1])
     assert estimates.table([("a", 0)], ["w1", "w2"]) == [[1.0, 1.0]]

@@ -137,7 +137,16 @@ class TestPlan:
         schedule = shop_floor("slow", "fast")
         plan = self.plan(schedule)
         shop = _Shop(schedule)
-        shop.chains.free[:] = [[*shop.chains.free[0], *shop.chains.free[1]]]  # type: ignore[index]
+        shop.classes = (("fast", "slow"),)
+        assert not plan.fits(shop)
+
+    def test_it_does_not_fit_when_a_worker_changes_its_class(self) -> None:
+        """A trial stayed on a worker that had turned out six times slower, since both classes were as before."""
+        schedule = shop_floor("slow", "fast", "quick")
+        plan = self.plan(schedule)
+        shop = _Shop(schedule)
+        assert shop.classes == (("fast", "quick"), ("slow",))
+        shop.classes = ("fast",), ("slow", "quick")
         assert not plan.fits(shop)
 
     @pytest.mark.parametrize(

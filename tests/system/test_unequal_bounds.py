@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from benchmarks.unequal import _by_rungs, _by_trial
+from benchmarks.unequal_bounds import least_seconds
 from hopfleet.planner.unequal import lower_bound
+
+ROUNDING = 1e-6
+"""Relative error of linear programs."""
 
 Chain = list[tuple[int, int]]
 """The trials and epochs of a trial's units, in order."""
@@ -69,7 +73,8 @@ def test_brackets(seed: int) -> None:
     least = optimum(chains, costs, speeds, lambda trial, epoch: (0, epoch - 1) if trial < 3 else (1, 0))
     work = {unit: costs[unit[0]] for chain in chains for unit in chain}
     search: Any = SimpleNamespace(table=[(3, [1, 2]), (1, [2])])
-    assert max(_by_rungs(search, work, speeds), lower_bound(_by_trial(work), speeds)) <= least * (1 + 1e-9)
+    bound = _by_rungs(search, work, speeds)
+    assert lower_bound(_by_trial(work), speeds) * (1 - ROUNDING) <= bound <= least * (1 + ROUNDING)
 
 
 def test_chains_of_several_brackets_share_the_fastest_devices() -> None:
@@ -79,8 +84,18 @@ def test_chains_of_several_brackets_share_the_fastest_devices() -> None:
     search: Any = SimpleNamespace(table=[(2, [1, 2]), (2, [1, 2])])
     work = {unit: costs[unit[0]] for chain in chains for unit in chain}
     bound = _by_rungs(search, work, speeds)
-    assert bound == pytest.approx((6 + 6) / (4 + 1)) and bound > lower_bound(_by_trial(work), speeds)
+    # Two chains of 6 s, of a trial of 4 s and one of 2 s that waits for it, take 12 / 5 s on the two fastest devices.
+    assert bound > (6 + 6) / (4 + 1) > lower_bound(_by_trial(work), speeds)
     assert bound <= optimum(chains, costs, speeds, lambda trial, epoch: (trial // 2, epoch - 1))
+
+
+def test_devices_that_a_rung_needs_are_not_free_for_other_brackets() -> None:
+    """On three devices, a rung of six trials of 1 s comes before a trial of 4 s; beside them there is one of 6 s.
+
+    Beside the trial of 4 s, 4 of the 6 s can be done, so 2 s are left to do during the rung. To end later than that
+    trial would take longer than it saves in the rung.
+    """
+    assert least_seconds([[[1.0] * 6, [4.0]], [[6.0]]], [1.0] * 3) == pytest.approx((6 + 2) / 3 + 4)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -49,13 +49,15 @@ class Speeds:
         self._workers: dict[str, _Units] = {}
         self._trials: dict[str, _Units] = {}
         self._slowness: dict[str, float] = {}
+        #: What is assumed of other workers: what was expected, or that they are like the usual one.
+        self._usual = 0.0
         #: The cost of each trial, as far as it was asked for since something changed it.
         self._costs: dict[str, float | None] = {}
         self._errors: deque[float] = deque(maxlen=ERRORS)
 
     def slowness(self, worker: str) -> float:
         """Return the logarithm of a worker's slowness; only differences between workers are meaningful."""
-        return self._slowness.get(worker, 0.0)
+        return self._slowness.get(worker, self._usual)
 
     def tells(self, worker: str) -> bool:
         """Whether a worker was compared with another one, or with what was expected."""
@@ -75,21 +77,29 @@ class Speeds:
     def measured(self, trial: str, worker: str, value: float) -> None:
         """Learn from a unit."""
         cost = self.cost(trial)
-        if cost is not None:
+        if cost is not None and (self.costs_known or self.tells(worker)):
             self._errors.append(abs(value - cost - self.slowness(worker)))
         self._workers.setdefault(worker, deque(maxlen=RECENT)).append((trial, value))
         self._trials.setdefault(trial, deque(maxlen=RECENT)).append((worker, value))
         self._costs.pop(trial, None)
+        # On a worker that is known, a trial shows its cost, and so the speeds of workers on which it was before.
+        for other, seconds in self._trials[trial] if worker in self._slowness else ():
+            if other not in self._slowness:
+                self._slowness[other] = seconds - value + self._slowness[worker]
+                self._costs.clear()
         told = self._told(worker)
         if told:
             middle, last = median(told), told[-2:]
             if len(last) == 2 and (min(last) > middle + SUDDEN or max(last) < middle - SUDDEN):
                 middle = sum(last) / 2
             for other, _ in self._trials[trial]:
-                self._slowness.setdefault(other, 0.0)
+                self._slowness.setdefault(other, self._usual)
             if abs(middle - self.slowness(worker)) > ROUNDING:
                 self._costs.clear()
                 self._slowness[worker] = middle
+            if not self.costs_known and self._usual != (usual := median(self._slowness.values())):
+                self._costs.clear()
+                self._usual = usual
 
     def forget(self, trial: str) -> None:
         """Discard the units of an ended trial; what workers have shown is kept."""

@@ -18,12 +18,11 @@ from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining, next_unit
 from hopfleet.scheduler.policies.unequal import Unequal
-from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.policies.untried import untried
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
 from hopfleet.scheduler.shop_view import PartitionLayout, ShopView, layout
-from hopfleet.scheduler.slots import Assignment, Slot
-from hopfleet.scheduler.speeds import EQUAL
+from hopfleet.scheduler.slots import Assignment
 
 
 class Dispatcher(ABC):
@@ -42,12 +41,12 @@ class Dispatcher(ABC):
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         found = self._find_layout(schedule)
-        if self._plans_chains(schedule):
-            return self._unequal(schedule, rng)
-        if found is PartitionLayout.EVERYWHERE and (untried := _untried(schedule)) is not None:
-            progress, slot = untried
+        if found is PartitionLayout.EVERYWHERE and (pair := untried(schedule)) is not None:
+            progress, slot = pair
             # The model may still have to be saved.
             return next_unit(schedule, progress, slot) if schedule.options(progress, slot) else None
+        if self._plans_chains(schedule):
+            return self._unequal(schedule, rng)
         if found is PartitionLayout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
         if found is PartitionLayout.REPLICATED:
@@ -95,23 +94,6 @@ class Dispatcher(ABC):
     @abstractmethod
     def _choose(self, state: ShopState, rng: random.Random) -> Sequence[Start]:
         """Return the units to start now; none if waiting is better."""
-
-
-def _untried(schedule: Schedule) -> tuple[Progress, Slot] | None:
-    """Return a trial and an idle worker whose speed no trial has shown, where the trial's own worker has no other work.
-
-    Trials that all stay where they are do not show whether they or their workers are slow, unless all take as long.
-    """
-    speeds = schedule.estimates.speeds
-    if schedule.sticks or speeds.costs_known or len(schedule.trials) >= len(schedule.slots):
-        return None
-    costs = [cost for trial in schedule.trials if (cost := speeds.cost(trial)) is not None]
-    if len(costs) < len(schedule.trials) or (len(costs) > 1 and max(costs) - min(costs) <= EQUAL):
-        return None
-    untried = [slot for slot in schedule.idle.values() if not speeds.tells(slot.worker)]
-    waiting = [progress for progress in schedule.ready.values() if progress.holder in schedule.idle] if untried else []
-    pairs = [(progress, slot) for progress in waiting for slot in untried if progress.holder != slot.worker]
-    return pairs[0] if pairs else None
 
 
 def _is_gathering(schedule: Schedule) -> bool:

@@ -114,21 +114,21 @@ class _Shop:
     """The trials and workers of a schedule as they are now, without workers that get no more units."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.workers, self.trials = list(schedule.slots), list(schedule.trials)
+        self.workers, self.trials, self.classes = list(schedule.slots), list(schedule.trials), schedule.classes
         number = {worker: index for index, worker in enumerate(self.workers)}
         now, idle, live = schedule.now, schedule.idle, schedule.trials.values()
         seconds = schedule.estimates.table(
             [(progress.trial.id, progress.trial.number) for progress in live],
-            [members[0] for members in schedule.classes],
+            [members[0] for members in self.classes],
         )
-        kind = {worker: number for number, members in enumerate(schedule.classes) for worker in members}
+        kind = {worker: number for number, members in enumerate(self.classes) for worker in members}
         rows = dict(zip(self.trials, seconds, strict=True))
         # A worker that is about to leave is of no class.
         free = {
             worker: now if worker in idle else _end(schedule, worker, rows, kind.get(worker, 0))
             for worker in self.workers
         }
-        self.chains = Chains(now, [[(free[worker], number[worker]) for worker in each] for each in schedule.classes])
+        self.chains = Chains(now, [[(free[worker], number[worker]) for worker in each] for each in self.classes])
         for progress, row in zip(live, seconds, strict=True):
             name, ready = progress.trial.id, now
             units = max(progress.units_left, int(name in schedule.ready))
@@ -155,13 +155,11 @@ class _Plan:
     def __init__(self, shop: _Shop, placed: Placed) -> None:
         self.end = placed.end
         self._seconds = shop.seconds
-        self._classes = len(shop.chains.free)
+        self._classes = shop.classes
         #: The units of each trial that were not started.
         self._units = shop.units
         #: The trials of each lane in turn, and the lanes of each trial. A worker may exchange its lane with another.
-        self._lanes: dict[str, deque[str]] = {
-            shop.workers[worker]: deque() for members in shop.chains.free for _, worker in members
-        }
+        self._lanes: dict[str, deque[str]] = {worker: deque() for members in shop.classes for worker in members}
         self._trials: dict[str, deque[str]] = {trial: deque() for trial in self._units}
         self._worker = {lane: lane for lane in self._lanes}
         for trial, worker in placed.units:
@@ -171,8 +169,7 @@ class _Plan:
 
     def fits(self, shop: _Shop) -> bool:
         """Whether what has happened was planned, units take as long as planned, and the plan tells what follows."""
-        workers = {shop.workers[worker] for members in shop.chains.free for _, worker in members}
-        if shop.units != self._units or workers != self._lanes.keys() or len(shop.chains.free) != self._classes:
+        if shop.units != self._units or shop.classes != self._classes:
             return False
         if self._partial and not all(self._lanes.values()):
             return False
