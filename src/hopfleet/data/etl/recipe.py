@@ -353,6 +353,16 @@ def check_statistics(train: Any, valid: Any) -> None:
         )
 
 
+def shared_statistics(train: Dataset) -> str:
+    """Return the name of the recipe whose statistics all folds of a data set share; empty if there is none.
+
+    Classes of images are no statistics.
+    """
+    stored = stored_recipe(train)
+    shared = not train.manifest.folds and has_statistics(stored) and stored["name"] != "Images"
+    return str(stored["name"]) if shared else ""
+
+
 def _name(recipe: Recipe) -> str:
     function = _plain_function(getattr(recipe, "function", None))
     return str(getattr(function, "__qualname__", None) or type(recipe).__qualname__)
