@@ -183,8 +183,8 @@ def _check_labels(own: Prepared, whole: Prepared, fold: int) -> None:
             outcomes[name].many,
             outcomes[name].log,
         ):
-            lost = [str(each) for each in outcomes[name].names if each not in outcome.names]
-            only = f"; only fold {fold} has {', '.join(lost)}" if outcome.names and lost else ""
+            lost = [str(each) for each in outcomes[name].names if outcome.names and each not in outcome.names]
+            only = f"; only fold {fold} has {lost[0]!r}" if lost else ""
             raise DataError(
                 f"column {name!r}: the labels of all rows are {outcomes[name].kind}, and outside of fold {fold} "
                 f"{outcome.kind}{only}; {LEAVE_OUT}, or say what they are with columns={{{name!r}: ...}}"
