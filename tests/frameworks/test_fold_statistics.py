@@ -129,7 +129,7 @@ def test_other_folds_are_refused(home: Path) -> None:
     with pytest.raises(UsageError, match=r"was prepared with folds=3; use valid='kfold\(3\)', or prepare .* folds=2"):
         experiment(Plain(), data, folds=2).fit(quiet=True)
     experiment(Plain(), data, space={"lr": 0.1}).fit(quiet=True)
-    with pytest.raises(ExperimentExists, match="fingerprint"):
+    with pytest.raises(ExperimentExists, match="train: as many rows, but with other values"):
         experiment(Plain(), prepared(home / "plain", folds=0), space={"lr": 0.1}).fit(quiet=True)
     next((home / "data" / "fold-2").glob("*.arrow")).unlink()
     with pytest.raises(DataError, match=r"fold-2.*is missing"):

@@ -42,7 +42,7 @@ LEAVE_OUT = "leave such rows out, or use fewer folds"
 
 
 def check_folds(folds: Any, partitions: int, backend: str) -> int:
-    """Return the number of folds, 0 for none. Raise DataError if there cannot be so many, or not there."""
+    """Return the number of folds, 0 for none. Raise DataError for a number that is not possible."""
     if folds == 0:
         return 0
     found = bounds.integer("folds", folds, least=2)

@@ -122,7 +122,6 @@ class Stream:
             seed=source.seed,
             epoch=source.epoch,
             drop_last=source.drop_last,
-            beside=self,
         )
 
     @functools.cached_property
