@@ -107,16 +107,6 @@ def test_partitions_on_a_device_train_the_models_together(home: Path, monkeypatc
     assert set(kept) == {FOLDS - 1}
 
 
-@pytest.mark.slow
-def test_transformed_batches_are_made_by_other_processes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopfleet.worker.feeding.feed.WORTH", 0)
-    monkeypatch.setattr("hopfleet.worker.feeding.feed.TRIED", 1)
-    data = prepared(home / "data")
-    options = hop.WorkerOptions(transform_workers=1)
-    results = experiment(Everything(), data, backend="local", workers=1, worker_options=options).fit(quiet=True)
-    check_bits(Everything(), results, data, home)
-
-
 def test_a_refit_takes_the_statistics_of_all_rows(home: Path) -> None:
     data = prepared(home / "data")
     results = experiment(Plain(), data, space={"lr": 0.1}).fit(quiet=True)

@@ -129,9 +129,9 @@ class Folds:
             PartitionRows(0, index, rows.deals, folder / partition_name(index))
             for index in range(len(whole.partitions))
         ]
-        function, tasks = self._pool.gathering((), mades, shares, whole.columns)
+        function, shared = self._pool.gathering((), mades, shares, whole.columns)
         files: list[PartitionFile] = self._space.do(
-            self._pool, f"{kind}-parts", function, tasks, lambda number, _: sync(shares[number].path)
+            self._pool, f"{kind}-parts", function, shared, lambda number, _: sync(shares[number].path)
         )
         return Manifest(whole.columns, tuple(files), whole.seed)
 

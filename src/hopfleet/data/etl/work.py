@@ -230,9 +230,9 @@ def _prepare(
         cells, origins = applied(prepared, left)
         return cells, failures, good[origins]
     except Exception as error:  # each row by itself is good
-        odd, words = first_odd(prepared, left, error)
+        odd, _ = first_odd(prepared, left, error)
         where = Failure(chunk.file, chunk.line_of(int(good[odd])), "").place
-        raise DataError(f"{where}: does not fit the rows before: {words}") from error
+        raise DataError(f"{where}: does not fit the rows before: {_words(error)}") from error
 
 
 def first_odd(prepared: Prepared, table: pa.Table, error: Exception) -> tuple[int, str]:
