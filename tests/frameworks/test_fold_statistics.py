@@ -122,6 +122,7 @@ def test_other_folds_are_refused(home: Path) -> None:
     with pytest.raises(ExperimentExists, match="train: as many rows, but with other values"):
         experiment(Plain(), prepared(home / "plain", folds=0), space={"lr": 0.1}).fit(quiet=True)
     next((home / "data" / "fold-2").glob("*.arrow")).unlink()
+    assert "fold-2" in str(hop.load("folds").verify().faults)
     with pytest.raises(DataError, match=r"fold-2.*is missing"):
         experiment(Plain(), data, space={"lr": 0.2}).fit(quiet=True, overwrite=True)
 
