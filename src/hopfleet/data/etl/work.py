@@ -330,12 +330,12 @@ class PartitionRows:
 
 def gather(mades: Sequence[Made], share: PartitionRows, columns: Mapping[str, Column]) -> PartitionFile:
     """Write a partition, its rows in the order of the source. The file is not durable yet."""
-    picks = [each.rows(share.index) for each in share.deals]
-    builders = {name: Builder(column, sum(map(len, picks))) for name, column in columns.items()}
-    for made, some in zip(mades, picks, strict=True):
-        if len(some):
-            cells, rows = made.cells(), some.astype(np.intp) + made.bounds[share.split]
+    rows = sum(deal.count(share.index) for deal in share.deals)
+    builders = {name: Builder(column, rows) for name, column in columns.items()}
+    for made, deal in zip(mades, share.deals, strict=True):
+        if deal.count(share.index):  # the numbers of all rows at once would take as much as a column
+            cells, some = made.cells(), deal.rows(share.index).astype(np.intp) + made.bounds[share.split]
             for name in columns:
-                builders[name].take(cells[name], rows)
+                builders[name].take(cells[name], some)
     gathered = {name: builder.cells() for name, builder in builders.items()}
     return write_partition(share.path, columns, gathered, sync=False)
