@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import hopfleet as hop
+from hopfleet.data.etl.recipe import shared_statistics
 from hopfleet.data.etl.statistics import to_json
 from hopfleet.data.unseen import unseen
 from hopfleet.errors import DataChanged, DataError, UsageError
@@ -64,7 +65,7 @@ def raw(rows: int = ROWS, seed: int = 0) -> pa.Table:
     })  # fmt: skip
 
 
-def prepared(source: Any, folder: Path, recipe: Any = RECIPE, **more: Any) -> Any:
+def prepared(source: Any, folder: str | Path, recipe: Any = RECIPE, **more: Any) -> Any:
     return hop.prepare(source, folder, recipe, **{"partitions": PARTS, "folds": FOLDS, "quiet": True, **more})
 
 
@@ -179,6 +180,19 @@ def test_names_of_classes_alone_make_no_copies(tmp_path: Path) -> None:
     assert (tmp_path / "data/fold-0/part-00000.arrow").samefile(tmp_path / "data/part-00000.arrow")
     stored = prepared({"y": ["a", "b"] * 60}, tmp_path / "stored", None)
     assert stored.manifest.folds == ()  # without statistics, there is nothing to divide
+
+
+def test_statistics_that_folds_share_are_found_wherever_the_rows_are(tmp_path: Path) -> None:
+    for folder in (str(tmp_path / "data"), "memory://folds/data"):
+        for number, (recipe, folds, name) in enumerate(
+            [(RECIPE, 0, "Tabular"), (RECIPE, 2, ""), (None, 0, ""), (hop.Tabular({"id": None}), 0, "")]
+        ):
+            rows = raw() if recipe else {"id": range(ROWS)}
+            data = prepared(rows, f"{folder}-{number}", recipe, partitions=2, folds=folds)
+            assert shared_statistics(data) == name
+            assert len(data.folds) == folds
+            if folds:
+                unseen(data).check(checksums=True)
 
 
 def test_a_fold_that_is_another_is_refused(tmp_path: Path) -> None:

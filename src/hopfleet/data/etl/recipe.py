@@ -25,6 +25,7 @@ from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.chunks import ColumnTypes
 from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.etl.statistics import from_json, to_json
+from hopfleet.data.folders import RemoteFolder, open_folder
 from hopfleet.errors import DataError, describe
 from hopfleet.support.code_digests import digests
 from hopfleet.support.files import (
@@ -358,7 +359,10 @@ def shared_statistics(train: Dataset) -> str:
 
     Classes of images are no statistics.
     """
-    stored = stored_recipe(train)
+    folder, stored = open_folder(train.url), stored_recipe(train)
+    if isinstance(folder, RemoteFolder):
+        files, path = folder.filesystem()
+        stored = json.loads(files.cat_file(f"{path}/{RECIPE}")) if files.exists(f"{path}/{RECIPE}") else {}
     shared = not train.manifest.folds and has_statistics(stored) and stored["name"] != "Images"
     return str(stored["name"]) if shared else ""
 
