@@ -24,6 +24,11 @@ def test_prepare(cli: Cli, rows: str) -> None:
     assert list(hop.open_dataset("set/test").columns) == ["x", "c"]
 
 
+def test_folds(cli: Cli, rows: str) -> None:
+    assert cli("prepare", rows, "set", "--tabular", "--partitions", "2", "--folds", "2").code == 0
+    assert len(hop.open_dataset("set").folds) == 2
+
+
 def test_labels_and_splits_by_columns(cli: Cli, rows: str) -> None:
     options = ["--tabular", "--labels", "c", "--split", "train=0.5,test=0.5", "--partitions", "1"]
     outcome = cli("prepare", rows, "set", *options, "--stratify", "c", "--group", "x")

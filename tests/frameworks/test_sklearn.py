@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 import hopfleet as hop
 from hopfleet.domain.placement import CPU
 from hopfleet.domain.rowsum import means
-from hopfleet.errors import CheckpointError, TaskError
+from hopfleet.errors import CheckpointError, TaskError, UsageError
 from hopfleet.frameworks.sklearn.scores import has_loss
 from hopfleet.frameworks.sklearn.state import decode, encode
 from hopfleet.testing.frameworks import ROWS, FrameworkSuite
@@ -363,6 +363,16 @@ def test_wrong_tasks_are_refused() -> None:
         opened(Given(SGDClassifier())).train(Batches([{"x": X}]), last=True)
     with pytest.raises(TaskError, match="no batches"):
         opened(Given(SGDClassifier())).train(Batches(), last=True)
+
+
+def test_a_hook_that_is_never_called_is_refused() -> None:
+    class Loop(Linear):
+        def train(self, model: Any, batches: Any, config: Any) -> Any: ...
+
+    with pytest.raises(UsageError, match=r"Loop\.train: a SklearnTask has no such hook; partial_fit of the estimator"):
+        hop.Experiment(Loop(), train={"x": [1.0]}, space={"alpha": 0.1})
+    Loop.train = 3  # type: ignore[method-assign, assignment]
+    hop.Experiment(Loop(), train={"x": [1.0]}, space={"alpha": 0.1})
 
 
 def test_an_estimator_with_arrays_in_the_memory_of_others_is_refused(tmp_path: Path) -> None:

@@ -179,3 +179,79 @@ def test_labels_to_keep_are_in_the_terms_of_the_raw_rows(tmp_path: Path, monkeyp
     ):
         assert sorted(table["price"].to_pylist()) == pytest.approx(prices.tolist(), rel=1e-5)
         assert sorted(table["kind"].to_pylist()) == sorted(names)
+
+
+class Price(hop.TorchTask):
+    """One number, predicted with a line."""
+
+    def build(self, config: Any) -> Any:
+        model = torch.nn.Linear(1, 1)
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return torch.nn.functional.mse_loss(model(batch["x"]), batch["price"][:, None])
+
+    def metrics(self, model: Any, batch: Any) -> Any:
+        return {"loss": self.loss(model, batch)}
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        with torch.no_grad():
+            return model(torch.from_numpy(np.array(batch["x"])))[:, 0]
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hop.Results[Any]:
+    """Trials whose folds have statistics of their own."""
+    monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
+    random = np.random.default_rng(0)
+    raw = {"a": random.normal(5, 2, 60), "price": random.normal(100, 30, 60) * np.arange(60)}
+    recipe = hop.Tabular({"a": hop.Number()}, stack="x", labels="price")
+    data = hop.prepare(raw, tmp_path / "data", recipe, partitions=4, folds=2, quiet=True)
+    return hop.Experiment(
+        Price(), train=data, valid="kfold(2)", space={"lr": hop.grid_search([0.01, 0.1])}, metric="loss",
+        search=hop.Grid(max_epochs=1), name="apart", batch_size=8, backend="inline",
+    ).fit(quiet=True)  # fmt: skip
+
+
+def test_unseen_rows_are_in_the_unit_of_the_raw_rows_whatever_the_fold(
+    apart: hop.Results[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, task, wanted, prices = train_data(apart), Price(), [], []
+    with zipfile.ZipFile(apart.best.checkpoint) as archive:
+        archive.extractall(apart.folder.path / "by-hand")
+    for part in range(len(data)):
+        rows = data.folds[part % 2]
+        model = task.framework.model(apart.best.config, apart.folder.path / "by-hand" / "models" / str(part % 2))
+        (batch,), (whole,) = (each.batches(part, batch_size=60) for each in (rows, data))
+        outcome = hop.load_recipe(rows).outcomes["price"]
+        wanted += outcome.restored(task.predict(model, batch).numpy()).to_pylist()
+        prices += hop.load_recipe(data).outcomes["price"].raw(whole["price"]).to_pylist()
+        assert not np.array_equal(batch["price"], whole["price"])
+    found = apart.best.predict(backend="inline", keep=["price"])
+    assert found["prediction"].to_pylist() == wanted
+    assert found["price"].to_pylist() == prices
+    monkeypatch.setattr("hopfleet.runs.inference.PIECE_ROWS", 7)
+    pieces = apart.best.predict(backend="inline", keep=["price"])
+    assert np.allclose(pieces["prediction"], wanted) and pieces["price"].to_pylist() == prices
+    every = hop.Ensemble(apart, weights="uniform")
+    assert len(every.predict(backend="inline")) == 60
+    assert hop.Ensemble(apart).test(backend="inline")["loss"] <= apart.best.metrics["loss"] + 1e-9
+    assert every.test(backend="inline")["loss"] >= 0
+
+
+def test_models_with_statistics_of_their_own_are_no_model_of_new_rows(apart: hop.Results[Any], tmp_path: Path) -> None:
+    new, ensemble = {"a": [1.0, 2.0]}, hop.Ensemble(apart, weights="uniform")
+    for use in (
+        lambda: apart.best.predict(new),
+        lambda: apart.best.predict(new, to=iter),
+        lambda: apart.best.test({**new, "price": [1.0, 2.0]}),
+        lambda: apart.best.model(),
+        lambda: apart.best.export(tmp_path / "bundle", format="bundle"),
+        lambda: ensemble.predict(new),
+        lambda: ensemble.test({**new, "price": [1.0, 2.0]}),
+        lambda: ensemble.model,
+    ):
+        with pytest.raises(UsageError, match=r"trained with the statistics of its own fold.*results\.refit\(\)"):
+            use()
+    final = apart.refit(backend="inline", quiet=True)
+    assert len(final.best.predict(new, backend="inline")) == 2

@@ -19,11 +19,12 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.folds import FoldedTask
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, batch_maker, open_feed
 from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
 from hopfleet.worker.feeding.transform_workers import TransformServer, TransformWorkers
 from hopfleet.worker.spec import WorkerSpec
-from tests.helpers.feeding import Closely, Noisy, expected, same, sources
+from tests.helpers.feeding import Closely, Noisy, arrays, expected, same, sources
 
 # A process of pytest has threads; the children of these tests use none of what those hold.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -278,7 +279,7 @@ class Unclean(hop.TorchTask):
 def test_batches_do_not_depend_on_which_others_a_transform_worker_has_made(spec, tmp_path):
     spec = replace(spec, task=Unclean())
     source = sources(spec.train)[1]
-    unit = [source.epoch, source.partition, source.batch_size]
+    unit = [source.epoch, source.partition, source.batch_size, source.dataset.fingerprint]
 
     def made(name: str, numbers: list[int]) -> dict[str, Any]:
         cache = SharedBatchCache(tmp_path / name, 1 << 20)
@@ -289,3 +290,14 @@ def test_batches_do_not_depend_on_which_others_a_transform_worker_has_made(spec,
 
     assert same([made("alone", [1])], [made("after", [0, 1])])
     assert "OWN_VARIABLE" not in os.environ
+
+
+def test_a_transform_worker_makes_the_batches_of_a_fold_from_its_own_rows(spec, tmp_path):
+    rows = arrays()
+    fold = hop.partition({**rows, "x": -rows["x"]}, tmp_path / "fold", partitions=len(spec.train))
+    cache = SharedBatchCache(tmp_path / "cache", 1 << 20)
+    make = batch_maker(replace(spec, task=FoldedTask(spec.task, 2, len(fold), [fold])), cache)
+    for data in (fold, spec.train):
+        source = sources(data)[0]
+        make([source.epoch, source.partition, source.batch_size, data.fingerprint], 1)
+        assert same([cache.get(source.name, 1)], expected(source, spec.task)[1:2])

@@ -89,6 +89,9 @@ def prepare(
     time_format: Annotated[
         str, typer.Option(metavar="FORMAT", help="How to read text in the column of --time, as in '%m/%d/%Y'.")
     ] = "",
+    folds: Annotated[
+        int, typer.Option(metavar="K", help="Prepare the training rows for each fold, with statistics of all others.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="The seed of the split and of the shuffle.")] = 0,
     workers: Annotated[str, typer.Option(metavar="N", help="Number of threads or processes, or auto.")] = "auto",
     backend: Annotated[
@@ -135,6 +138,7 @@ def prepare(
             folder,
             made_by,
             partitions=partitions,
+            folds=folds,
             seed=seed,
             error_limit=error_limit,
             overwrite=overwrite,

@@ -178,7 +178,7 @@ def _rehearse(
     if len(shapes) > 1:
         chosen = len(shapes)  # one worker of each shape
     spec = WorkerSpec(
-        task=folded(task, definition.get("folds", 0), len(data)),
+        task=folded(task, definition.get("folds", 0), data),
         train=data,
         valid=None,
         checkpoints=place.checkpoints,

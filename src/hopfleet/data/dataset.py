@@ -22,7 +22,7 @@ from hopfleet.data.columns import Column
 from hopfleet.data.files import map_cells
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
 from hopfleet.data.live import ROW, Live
-from hopfleet.data.manifest import FILE, Manifest, read_manifest
+from hopfleet.data.manifest import FILE, Manifest, fold_name, read_manifest
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataChanged, DataError
@@ -125,6 +125,20 @@ class Dataset:
     def stored(self) -> Dataset:
         """The rows as stored in files: those of a live data set are the numbers of its items."""
         return Dataset(self._folder, replace(self.manifest, live=None)) if self.is_live else self
+
+    @functools.cached_property
+    def folds(self) -> tuple[Dataset, ...]:
+        """The same rows for each fold, prepared with statistics of the rows of all other folds.
+
+        There are none if the data was prepared without folds, or if all of them have the same values. Raise DataError
+        if one is missing or is another than was prepared.
+        """
+        found = [open_dataset(f"{self.url}/{fold_name(number)}") for number in range(len(self.manifest.folds))]
+        for fold, fingerprint in zip(found, self.manifest.folds, strict=True):
+            if fold.fingerprint != fingerprint:
+                raise DataError(f"{fold.url}: differs from what was prepared; prepare the data again")
+        own = self.manifest.partitions
+        return () if all(fold.manifest.partitions == own for fold in found) else tuple(found)
 
     def made_by(self, items: Live) -> Dataset:
         """Return this live data set with the object that makes its items. Raise DataChanged if it makes others."""

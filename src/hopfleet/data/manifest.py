@@ -41,6 +41,10 @@ def partition_name(index: int) -> str:
     return f"part-{index:05d}.arrow"
 
 
+def fold_name(number: int) -> str:
+    return f"fold-{number}"
+
+
 @dataclass(frozen=True, slots=True)
 class LiveItems:
     """The items of a live data set: their columns, and a checksum of some of them."""
@@ -60,6 +64,7 @@ class Manifest:
     partitions: tuple[PartitionFile, ...]
     seed: int
     live: LiveItems | None = None
+    folds: tuple[str, ...] = ()  #: the fingerprints of the data sets in the folders ``fold_name`` of the same folder
 
     @property
     def rows(self) -> int:
@@ -67,11 +72,12 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """A SHA-256 that is equal for equal columns and partitions, independent of their location."""
+        """A SHA-256 that is equal for equal columns and partitions, and folds, independent of their location."""
         content = [
             [column.to_json() for column in self.columns.values()],
             [[partition.rows, partition.sha256] for partition in self.partitions],
             *([] if self.live is None else [self.live.to_json()]),
+            *([list(self.folds)] if self.folds else []),
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -86,6 +92,8 @@ class Manifest:
             changes.append(f"columns {mine} → {theirs}")
         if not changes and self.live != new.live:
             changes.append("the contents of items")
+        if len(self.folds) != len(new.folds):
+            changes.append(f"folds {len(self.folds)} → {len(new.folds)}")
         if not changes and self.fingerprint != new.fingerprint:
             sizes = [[part.rows for part in each.partitions] for each in (self, new)]
             changes.append(
@@ -111,6 +119,7 @@ class Manifest:
             "fingerprint": self.fingerprint,
             "columns": [column.to_json() for column in self.columns.values()],
             **({} if self.live is None else {"live": self.live.to_json()}),
+            **({"folds": list(self.folds)} if self.folds else {}),
             "partitions": [
                 {"file": partition.name, "rows": partition.rows, "bytes": partition.size, "sha256": partition.sha256}
                 for partition in self.partitions
@@ -156,7 +165,8 @@ def _parsed(content: dict[str, Any]) -> Manifest:
         raise ValueError(f"seed: {shortened(seed)} must be an integer")
     live = content.get("live")
     items = None if live is None else LiveItems(_columns(live), _sha256("sample", live["sample"]))
-    manifest = Manifest(columns, partitions, seed, items)
+    folds = tuple(_sha256("folds", fold) for fold in content.get("folds", ()))
+    manifest = Manifest(columns, partitions, seed, items, folds)
     if manifest.rows != content["rows"]:
         raise ValueError(f"rows: {shortened(content['rows'])} must be the sum over all partitions, {manifest.rows}")
     # Release 0.1 wrote no fingerprint.

@@ -30,6 +30,10 @@ class Pieces(Dataset):
         """The partition of the whole that each piece belongs to."""
         return [partition for partition, _, _ in self._bounds]
 
+    def of(self, whole: Dataset) -> Pieces:
+        """Return the same pieces of another data set, whose partitions have the same rows."""
+        return Pieces(whole, self._rows)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Pieces, (self._whole, self._rows)
 

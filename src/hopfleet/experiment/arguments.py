@@ -52,34 +52,6 @@ READERS = {
 # ------------------------------------------------------------------------------------------------------- task and data
 
 
-def task(given: Any) -> Task:
-    if not isinstance(given, Task):
-        raise UsageError(f"task={shown(given)}: must be {_task_hint(given)}")
-    return given
-
-
-_DERIVED = "an instance of a class derived from hop.{}, whose build(self, config) returns the {}"
-
-MODELS = {
-    "LightningModule": _DERIVED.format("LightningTask", "LightningModule"),
-    "PreTrainedModel": _DERIVED.format("TransformersTask", "model"),
-    "Module": _DERIVED.format("TorchTask", "model and its optimizer"),
-    "Model": _DERIVED.format("KerasTask", "compiled model"),
-    "BaseEstimator": f"{_DERIVED.format('SklearnTask', 'estimator')}; or use hop.HopSearchCV(estimator, params)",
-}
-"""What to write instead of a model, by the name of a base class of its framework; the first that fits counts."""
-
-FRAMEWORKS = ("flax", "keras", "lightning", "pytorch_lightning", "sklearn", "torch", "transformers")
-
-
-def _task_hint(given: Any) -> str:
-    kind = given if isinstance(given, type) else type(given)
-    bases = {base.__name__ for base in kind.__mro__ if base.__module__.partition(".")[0] in FRAMEWORKS}
-    if found := [hint for name, hint in MODELS.items() if name in bases]:
-        return found[0]
-    return "an instance, e.g. Digits()" if isinstance(given, type) else "derived from hop.TorchTask"
-
-
 def dataset(role: str, source: Any) -> Any:
     """Open a data set that exists; return any other source as is, to be partitioned when work starts."""
     if source is None:

@@ -37,6 +37,7 @@ from hopfleet.experiment.options import RunOptions, WorkerOptions, groups, guide
 from hopfleet.experiment.preparation import lock, prepare, take_back, warmed_up
 from hopfleet.experiment.previewing import scratch_folder
 from hopfleet.experiment.running import Ending, run
+from hopfleet.experiment.tasks import checked_task
 from hopfleet.forecast.preview import Preview, slow
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.views import ModelT
@@ -112,7 +113,7 @@ class Experiment(Signposted, Generic[ModelT]):
         worker_options: WorkerOptions | None = None,
     ) -> None:
         run, worker = groups(run_options, worker_options)
-        task, seed = arguments.task(task), arguments.seed(seed)
+        task, seed = checked_task(task), arguments.seed(seed)
         search = arguments.search(search, stop)
         goal = arguments.goal(metric, mode, constraints, has_valid=valid is not None)
         search.setup(space, seed=seed, goal=goal)

@@ -89,6 +89,14 @@ def warnings_of(definition: Definition, forecast: Forecast) -> Iterator[str]:
             f"workers={workers}: too many for {plural(this_machine().cores, 'core')}; the run starts with {fits}; "
             "workers='auto' takes one per core or GPU"
         )
+    if definition.folds:
+        from hopfleet.data.etl.recipe import shared_statistics
+
+        if name := shared_statistics(forecast.spec.train):
+            yield (
+                f"valid='{definition.valid}': the statistics of {name} are those of all rows, so each model knows a "
+                f"little of the rows that validate it; prepare the data with folds={definition.folds}"
+            )
     trials, partitions = min(definition.search.trials, MAX_LIVE), len(forecast.outline.rows)
     if definition.run_options.policy == "exact" and (warning := too_large(trials, partitions)):
         yield warning

@@ -143,6 +143,11 @@ def open_data(definition: Definition, place: RunFolder, changes: list[str] | Non
             f"valid='{definition.valid}': needs at least {folds} partitions, and the training data has {len(train)}; "
             "use more partitions, or fewer folds"
         )
+    if folds and (made := len(train.manifest.folds)) not in (0, folds):
+        raise UsageError(
+            f"valid='{definition.valid}': {train.url} was prepared with folds={made}; use valid='kfold({made})', or "
+            f"prepare the data with folds={folds}"
+        )
     if folds:
         return Data(train, train)
     return Data(train, None if definition.valid is None else opened("valid", definition.valid, None))

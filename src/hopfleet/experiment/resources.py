@@ -12,6 +12,7 @@ from hopfleet.backends.base import Backend, Cluster
 from hopfleet.data import Dataset, Live, open_dataset, partition
 from hopfleet.data.partitioning import join
 from hopfleet.data.sources import open_source
+from hopfleet.data.unseen import unseen
 from hopfleet.domain.bounds import MOST_WORKERS, ROWS, integer
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.secrets import references
@@ -74,6 +75,8 @@ class Data:
         return sum(dataset.size for dataset in self._both() if folder in Path(dataset.url).parents)
 
     def _both(self) -> list[Dataset]:
+        if self.valid is self.train:
+            return [self.train, unseen(self.train)]
         return [self.train] if self.valid is None else [self.train, self.valid]
 
 
@@ -300,9 +303,9 @@ def worker_spec(
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
     options, limit = definition.worker_options, definition.run_options.unit_timeout
     return WorkerSpec(
-        task=folded(definition.task, definition.folds, len(data.train)),
+        task=folded(definition.task, definition.folds, data.train),
         train=data.train,
-        valid=data.valid,
+        valid=unseen(data.train) if definition.folds else data.valid,
         checkpoints=place.checkpoints,
         logs=place.logs,
         seed=definition.seed,

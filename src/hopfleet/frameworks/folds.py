@@ -2,7 +2,8 @@
 
 Partition n belongs to fold n modulo the number of folds. All models but that of the fold train on a partition, on one
 stream of batches; the model of the fold is evaluated on it. So the rows are stored once, a metric is the mean over all
-rows, and to the controller the trial is like any other.
+rows, and to the controller the trial is like any other. Where the data was prepared with folds, each model trains on
+the rows as prepared for its fold, and each partition is evaluated as prepared for the one that it belongs to.
 """
 
 from __future__ import annotations
@@ -15,17 +16,28 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
+from hopfleet.data import Dataset
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.domain.step_values import StepValues
 from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError, TaskError, UsageError
-from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
+from hopfleet.frameworks.base import (
+    Batch,
+    Batches,
+    EngineCache,
+    Flotilla,
+    Framework,
+    IsolationError,
+    Result,
+    Session,
+    Task,
+)
 from hopfleet.frameworks.step_log import averaged
 from hopfleet.frameworks.wrapped import WrappedFramework, WrappedTask
 from hopfleet.support.files import create_folder, open_plain, overwrite, temporary_folder
@@ -35,6 +47,17 @@ UNITS = "units"
 
 EARLY = (1980, 1, 1, 0, 0, 0)
 """The time of all files in a saved version: the same state must give the same bytes."""
+
+
+class Stream(Batches, Protocol):
+    """The batches of a unit as workers have them."""
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether batches are selected from a partition on the device."""
+
+    def of(self, dataset: Dataset, session: Session) -> Stream:
+        """Return the batches with the rows that another data set has in the same places, for another session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +80,9 @@ class KFold:
         return f"kfold({self.count})"
 
 
-def folded(task: Task, folds: int, partitions: int) -> Task:
-    """Return a task that trains a model for each fold; the task itself if there are no ``folds``."""
-    return FoldedTask(task, folds, partitions) if folds else task
+def folded(task: Task, folds: int, data: Dataset) -> Task:
+    """Return a task that trains a model for each fold of the data; the task itself if there are no ``folds``."""
+    return FoldedTask(task, folds, len(data), data.folds) if folds else task
 
 
 @contextlib.contextmanager
@@ -74,16 +97,17 @@ def checkpoints(path: Path, folds: int) -> Iterator[list[Path]]:
 
 
 class FoldedTask(WrappedTask):
-    """A task with a model for each fold."""
+    """A task with a model for each fold; ``own`` has the rows as prepared for each, if they differ."""
 
-    def __init__(self, task: Task, folds: int, partitions: int) -> None:
+    def __init__(self, task: Task, folds: int, partitions: int, own: Sequence[Dataset] = ()) -> None:
         super().__init__(task)
         self._folds, self._partitions = folds, partitions
+        self.own = own
 
     @property
     def framework(self) -> Framework:
         folds = [self.inner.planned(self._of_fold(fold)).framework for fold in range(self._folds)]
-        return FoldedFramework(self.inner.framework, folds, self._partitions)
+        return FoldedFramework(self.inner.framework, folds, self._partitions, self.own)
 
     def _of_fold(self, fold: int) -> Batching | None:
         """Return the batching of the model of a fold, which does not train on the partitions of the fold."""
@@ -93,9 +117,9 @@ class FoldedTask(WrappedTask):
 class FoldedFramework(WrappedFramework):
     """The adapter of a task with a model for each fold: it opens sessions of several, and asks the task's own."""
 
-    def __init__(self, inner: Framework, folds: Sequence[Framework], partitions: int) -> None:
+    def __init__(self, inner: Framework, folds: Sequence[Framework], partitions: int, own: Sequence[Dataset]) -> None:
         super().__init__(inner)
-        self._folds, self._partitions = folds, partitions
+        self._folds, self._partitions, self._own = folds, partitions, own
 
     def open(
         self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
@@ -105,7 +129,7 @@ class FoldedFramework(WrappedFramework):
             framework.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
             for framework in self._folds
         ]
-        return FoldedSession(self.inner, sessions, self._partitions)
+        return FoldedSession(self.inner, sessions, self._partitions, self._own)
 
     def model(self, config: Config, checkpoint: Path) -> NoReturn:
         raise NotImplementedError("a version with a model for each fold is read with checkpoints()")
@@ -118,8 +142,10 @@ class FoldedFramework(WrappedFramework):
 class FoldedSession(Session):
     """The models of all folds of a trial, each with the bits that it has if it trains alone on its partitions."""
 
-    def __init__(self, framework: Framework, sessions: Sequence[Session], partitions: int) -> None:
-        self._framework, self._sessions = framework, sessions
+    def __init__(
+        self, framework: Framework, sessions: Sequence[Session], partitions: int, own: Sequence[Dataset]
+    ) -> None:
+        self._framework, self._sessions, self._own = framework, sessions, own
         folds = len(sessions)
         #: The number of units in an epoch of each model, and of those that it has trained in its current epoch.
         self._owed = [partitions - len(range(fold, partitions, folds)) for fold in range(folds)]
@@ -174,14 +200,11 @@ class FoldedSession(Session):
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         others = [number for number in range(len(self._sessions)) if number != self._fold]
-        members = [self._sessions[number] for number in others]
         # The epoch of a model ends with its last partition, which need not be the last one of the trial.
         closes = [self._units[number] + 1 == self._owed[number] for number in others]
         sums: list[dict[str, RowSum]] = []
         try:
-            flotilla = self._framework.flotilla(members)
-            flotilla.repeats = False
-            results = flotilla.train(batches, last=closes)
+            results = self._train(others, batches, closes)
         except IsolationError as error:
             raise TaskError(f"the models of its folds cannot train together: {error}") from error
         for number, ends, result in zip(others, closes, results, strict=True):
@@ -190,6 +213,23 @@ class FoldedSession(Session):
             sums.append(result)
             self._units[number] = 0 if ends else self._units[number] + 1
         return add(sums)
+
+    def _train(self, numbers: Sequence[int], batches: Batches, last: Sequence[bool]) -> Sequence[Result]:
+        """Train some models: together if they share batches, or if those of each are on the device."""
+        members = [self._sessions[number] for number in numbers]
+        if not self._own:
+            return self._flotilla(members).train(batches, last=last)
+        stream = cast("Stream", batches)
+        streams = [stream.of(self._own[number], session) for number, session in zip(numbers, members, strict=True)]
+        if self._framework.mixes_batch_sizes and all(each.is_resident for each in streams):
+            return self._flotilla(members).train_mixed(streams, range(len(streams)), last=last)
+        parts = zip(members, streams, last, strict=True)
+        return [session.train(each, last=over) for session, each, over in parts]
+
+    def _flotilla(self, members: Sequence[Session]) -> Flotilla:
+        flotilla = self._framework.flotilla(members)
+        flotilla.repeats = False
+        return flotilla
 
     def logged(self) -> StepValues | None:
         return averaged([session.logged() for session in self._sessions])

@@ -56,6 +56,7 @@ def measure_trials(
         results[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
     folds, work = results.definition.get("folds", 0), job(results, dict.fromkeys(names, 1.0), data, task)
     if folds:
+        results.check_shared_folds()
         check_ensembles(task, folds)
     working = InferenceTask(task, None, logits=False, folds=folds) if folds else task
     return _measured(results, data, names, work, working, place)
@@ -68,6 +69,8 @@ def measure_ensemble(
     unseen: list[int] = []
     if data is None:
         data, unseen = validation(results)
+    else:
+        results.check_shared_folds()
     folds = results.definition.get("folds", 0)
     work = job(results, weights, data, task, logits=logits, **({"unseen": folds} if unseen else {}))
     joined = InferenceTask(task, None, members(results, weights), logits=logits, folds=folds, unseen=unseen)

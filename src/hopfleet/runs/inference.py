@@ -19,6 +19,7 @@ from hopfleet.data import Dataset
 from hopfleet.data.etl.workspace import workspace_for
 from hopfleet.data.folders import LocalFolder
 from hopfleet.data.pieces import Pieces
+from hopfleet.data.unseen import unseen
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import TaskError, UsageError
@@ -95,12 +96,13 @@ def space_for(target: Path | None, work: dict[str, Any]) -> Iterator[Path]:
 def validation(results: OpenedRun[Any]) -> tuple[Dataset, list[int]]:
     """Return the rows that validated the trials, in pieces; with folds, also the fold of each piece.
 
-    Raise UsageError if there are none.
+    Those of a fold are as the models have seen them that were not trained on them. Raise UsageError if there are none.
     """
     folds = results.definition.get("folds", 0)
     if not folds and not results.definition.get("valid"):
         raise UsageError(f"{results.name}: has no validation data, whose rows are the default; pass data")
-    found = pieces(find_data(results.folder, "train" if folds else "valid"))
+    data = find_data(results.folder, "train" if folds else "valid")
+    found = pieces(unseen(data) if folds else data)
     wholes = found.wholes if isinstance(found, Pieces) else range(len(found))
     return found, [whole % folds for whole in wholes] if folds else []
 

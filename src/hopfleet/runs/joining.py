@@ -28,6 +28,7 @@ def joined_model(results: OpenedRun[Any], members: Mapping[str, float], task: Ta
 
 def joined(results: OpenedRun[Any], members: Mapping[str, float], task: Task, *, logits: bool) -> tuple[Any, Guest]:
     """Return the models of trials as one, and the first trial, whose hooks run with the model."""
+    results.check_shared_folds()
     found = [(*results[name].built(task), weight) for name, weight in members.items()]
     models = [model for each, _, _ in found for model in each]
     shares = [weight / len(each) for each, _, weight in found for _ in each]

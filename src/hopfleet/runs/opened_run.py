@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from hopfleet.data import Dataset
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config, TrialState
@@ -20,6 +21,7 @@ from hopfleet.monitor.page import trial_html
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.runs.guest import Guest
 from hopfleet.runs.state import apply_journal, empty_history
+from hopfleet.runs.verify import find_data
 from hopfleet.safe_text import visible
 from hopfleet.store.folder import RunFolder, check_trusted
 from hopfleet.store.versions.local import Versions, check
@@ -139,6 +141,7 @@ class OpenedTrial(Signposted, Generic[ModelT]):
                 self.id, guest.changes,
             )  # fmt: skip
         shares = [1 / len(models)] * len(models)
+        self._run.check_shared_folds()
         if len(models) > 1:
             check_ensembles(self._run.find_task(task), len(models))
         made: ModelT = as_one(self._run.find_task(task), models, shares, logits=False)
@@ -210,6 +213,20 @@ class OpenedRun(Signposted, Generic[TrialT]):
         #: Trials whose model changes settings of the process, if the user was told.
         self.told: set[str] = set()
         self.refresh()
+
+    @property
+    def own_folds(self) -> tuple[Dataset, ...]:
+        """The rows as prepared for each fold; none without folds, or if all models have the same rows."""
+        return find_data(self.folder, "train").folds if self.definition.get("folds") else ()
+
+    def check_shared_folds(self) -> None:
+        """Raise UsageError if each model of a trial takes rows with the statistics of its own fold."""
+        if self.own_folds:
+            raise UsageError(
+                f"{self.name}: each model was trained with the statistics of its own fold, so the models of a trial "
+                "are no model of new rows; results.refit() trains one on all rows, and predict() without data returns "
+                "what the models of the folds predict for them"
+            )
 
     def refresh(self) -> Self:
         """Read new journal entries, and return these results."""

@@ -13,6 +13,7 @@ from hopfleet.data import Dataset
 from hopfleet.data.columns import NoRows
 from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.kept import Kept
+from hopfleet.data.pieces import Pieces
 from hopfleet.domain.choices import RowsThatFail
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
@@ -81,16 +82,23 @@ def predict(
     """
     check_on_error(on_error)
     path, train, beside = check_target(to), find_data(results.folder, "train"), columns_to_keep(keep)
-    check_hook(task, lambda: joined(results, weights, task, logits=logits)[0])
     unseen: list[int] = []
     if data is None:
         data, unseen = validation(results)
+    else:
+        results.check_shared_folds()
+    name, own = next(iter(weights)), results.own_folds if unseen else ()
+
+    def model() -> Any:
+        return results[name].built(task)[0][0] if own else joined(results, weights, task, logits=logits)[0]
+
+    check_hook(task, model)
     if results.definition.get("folds") and not unseen:
         check_ensembles(task, results.definition["folds"])
     if to is iter and not unseen:
-        model, guest = joined(results, weights, task, logits=logits)
-        return _iterated(task, model, guest, data, train, batch_size, beside, on_error)
-    first = candidate(results, next(iter(weights)))
+        one, guest = joined(results, weights, task, logits=logits)
+        return _iterated(task, one, guest, data, train, batch_size, beside, on_error)
+    first = candidate(results, name)
     options: dict[str, Any] = {"keep": beside} if beside else {}
     options |= {"on_error": on_error} if on_error != "raise" else {}
     options |= {"unseen": results.definition["folds"]} if unseen else {}
@@ -104,17 +112,19 @@ def predict(
         except NoRows as error:
             failed = FailedRows(error.failures, on_error)
             failed.warn(0)
-            model, guest = joined(results, weights, task, logits=logits)
-            return collected(failed.among(none(task, model, guest, train, beside), beside), path, to)
+            one, guest = joined(results, weights, task, logits=logits)
+            return collected(failed.among(none(task, one, guest, train, beside), beside), path, to)
         failed = FailedRows.of(found, on_error)
         failed.warn(found.rows)
         outcomes = outcomes_of(recipe_of(train))
-        kept = beside_rows(pieces(found), beside, outcomes)
-        opened = kept.rows
+        shown = (found.of(train) if isinstance(found, Pieces) else train) if own else pieces(found)
+        kept = beside_rows(shown, beside, outcomes)
+        opened = found if own else kept.rows
         plain = path is not None and not path.suffix and not beside and on_error != "null"
         output = output_in(space, opened, ".parquet" if plain else ".arrow")
         working = InferenceTask(
-            task, output, members(results, weights), logits=logits, outcomes=outcomes,
+            task, output, members(results, weights), logits=logits,
+            outcomes=[outcomes_of(recipe_of(fold)) for fold in own] or [outcomes],
             folds=results.definition.get("folds", 0), unseen=unseen,
         )  # fmt: skip
         with naming_differences(opened, train.columns, labelled=False):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.data import Dataset, open_dataset
+from hopfleet.data.unseen import unseen
 from hopfleet.domain.messages import (
     DropVersion,
     Finish,
@@ -346,7 +347,8 @@ class _Verification:
         if dataset.fingerprint != recorded["fingerprint"]:
             return Fault("data", url, f"is not the {role} data of the experiment: its fingerprint differs", RESTORE)
         try:
-            dataset.check(checksums=True)
+            rows = unseen(dataset) if role == "valid" and self._definition.get("folds") else dataset
+            rows.check(checksums=True)
         except (HopfleetError, OSError) as error:
             return _damage(role, error)
         return None

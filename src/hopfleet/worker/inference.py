@@ -64,6 +64,7 @@ class InferenceTask(WrappedTask):
 
     The model is that of the unit's version, or that of several ``members``. Each of them may be several, one for each
     of ``folds``. With ``unseen``, the fold of each partition, only those count that have not been trained on its rows.
+    ``outcomes`` may be those of each fold.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class InferenceTask(WrappedTask):
         members: Sequence[EnsembleMember] = (),
         *,
         logits: bool,
-        outcomes: Mapping[str, Outcome] = MappingProxyType({}),
+        outcomes: Sequence[Mapping[str, Outcome]] = ({},),
         folds: int = 0,
         unseen: Sequence[int] = (),
     ) -> None:
@@ -81,7 +82,7 @@ class InferenceTask(WrappedTask):
         self.folds = folds
         self.unseen = unseen
         self.output = output
-        self.outcomes = dict(outcomes)
+        self.outcomes = [dict(each) for each in outcomes]
         self.members = members
         self.logits = logits
 
@@ -161,9 +162,10 @@ class InferenceSession(Session):
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         output, task, unseen = self._task.output, self._task.inner, self._task.unseen
-        model = self._models[unseen[self._partition] if unseen else 0]
+        fold = unseen[self._partition] if unseen else 0
+        model = self._models[fold]
         if output is not None:
-            outcomes = self._task.outcomes
+            outcomes = self._task.outcomes[fold if len(self._task.outcomes) > 1 else 0]
             made = (predicted(task, model, batch, transformed=True, outcomes=outcomes) for batch in batches)
             write(made, output.file(self._partition))
             return {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from hopfleet.frameworks.base import Batch
+from hopfleet.data import Dataset
+from hopfleet.frameworks.base import Batch, Session
 from hopfleet.worker.feeding.stream import Stream
 
 LISTEN_SECONDS = 0.02
@@ -44,6 +45,13 @@ class InterruptibleStream:
         self._stream = stream
         self._check = check
         self.rows = stream.rows
+
+    @property
+    def is_resident(self) -> bool:
+        return self._stream.is_resident
+
+    def of(self, dataset: Dataset, session: Session) -> InterruptibleStream:
+        return InterruptibleStream(self._stream.of(dataset, session), self._check)
 
     def __len__(self) -> int:
         return len(self._stream)

@@ -35,12 +35,13 @@ recipe, split = slowed, {"train": 0.7, "test": 0.3}
 if sys.argv[3] != "processes":
     recipe = hop.Tabular({"x": hop.Number(), "name": None})
     size = len(open(sys.argv[1]).read())
-    pool.HELD_BYTES = {"files": 0, "some": int(1.2 * size), "memory": 10 * size}[sys.argv[3]]
-hop.prepare(sys.argv[1], sys.argv[2], recipe, partitions=3, split=split, workers=2, quiet=True)
+    pool.HELD_BYTES = {"files": 0, "folds": 0, "some": int(1.2 * size), "memory": 10 * size}[sys.argv[3]]
+folds = 3 if sys.argv[3] == "folds" else 0
+hop.prepare(sys.argv[1], sys.argv[2], recipe, partitions=3, split=split, folds=folds, workers=2, quiet=True)
 """
 
 
-@pytest.mark.parametrize("way", ["processes", "files", "some"])
+@pytest.mark.parametrize("way", ["processes", "files", "some", "folds"])
 def test_killed_at_random_moments(tmp_path: Path, way: str) -> None:
     source, target = tmp_path / "rows.csv", tmp_path / "killed" / "set"
     source.write_text("x,name\n" + "".join(f"{row},name {row}\n" for row in range(ROWS)))

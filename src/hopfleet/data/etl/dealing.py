@@ -26,6 +26,10 @@ class Deal:
     path: Path
     bounds: tuple[int, ...]
 
+    def count(self, partition: int) -> int:
+        start, stop = self.bounds[partition : partition + 2]
+        return stop - start
+
     def rows(self, partition: int) -> Array:
         start, stop = self.bounds[partition : partition + 2]
         return np.fromfile(self.path, DEALT, stop - start, offset=start * DEALT.itemsize)

@@ -27,6 +27,7 @@ from hopfleet.data.etl.chunks import Chunk, ColumnTypes, Failure, divided, lacki
 from hopfleet.data.etl.csv_rows import Expected
 from hopfleet.data.etl.dealing import Deal, Dealing
 from hopfleet.data.etl.duplicates import leaks
+from hopfleet.data.etl.folds import Folds, Rows
 from hopfleet.data.etl.images import image_tables
 from hopfleet.data.etl.memory import Memory
 from hopfleet.data.etl.opening import Opened, check_columns
@@ -58,7 +59,7 @@ class Preparation:
 
     def __init__(
         self, space: Workspace, pool: Pool, progress: ProgressLine, recipe: Recipe, split: Split | None,
-        job: Mapping[str, Any], limit: int, memory: Memory | None, expected: Expected,
+        job: Mapping[str, Any], limit: int, memory: Memory | None, expected: Expected, folds: int = 0,
     ) -> None:  # fmt: skip
         self._space = space
         self._pool = pool
@@ -67,7 +68,9 @@ class Preparation:
         self._split = split
         self._job = job
         self._limit = limit
-        self._memory = memory
+        #: The number of folds with statistics of their own, for which rows are made again from files.
+        self._folds = folds if recipe.fits else 0
+        self._memory = None if self._folds else memory
         self._expected = expected
 
     def run(self, opened: Opened) -> Path:
@@ -106,7 +109,12 @@ class Preparation:
         ]
         dealing = Dealing(self._space.path / "deals", len(names), self._job["partitions"], self._job["seed"])
         mades = self._make(makes, [chunk.home for chunk in chunks], dealing)
-        built = self._gather(makes, mades, names, dealing.deals)
+        manifests = self._gather(makes, mades, names, dealing.deals)
+        built, train = self._space.path / "built", training(names)
+        if self._folds:
+            rows = Rows(chunks, mades, dealing.deals[train], train, names[train])
+            folds = Folds(self._space, self._pool, self._progress, self._folds)
+            folds.add(prepared, rows, built / names[train], manifests[train])
         self._finish(built, names, mades, opened.dataset or prepared)
         return built
 
@@ -195,7 +203,8 @@ class Preparation:
             dealing.add(number, made.bounds)
 
         make_folder(self._space.path / "hashes")
-        tasks = ((chunk, prepared, _load(path), *rest, self._memory) for chunk, prepared, path, *rest in makes)
+        how = (self._memory, bool(self._folds))
+        tasks = ((chunk, prepared, _load(path), *rest, *how) for chunk, prepared, path, *rest in makes)
         return self._space.do(
             self._pool, "made", make_chunk, tasks, done, threads=self._recipe.threads, homes=homes,
             lasting=lambda made: made.held is None,
@@ -204,7 +213,8 @@ class Preparation:
     def _gather(
         self, makes: Sequence[tuple[Any, ...]], mades: Sequence[Made], names: Sequence[str],
         deals: Sequence[Sequence[Deal]],
-    ) -> Path:  # fmt: skip
+    ) -> list[Manifest]:  # fmt: skip
+        """Write the partitions of all splits; return the manifests."""
         schema = Schema()
         for made in mades:
             if made.rows:
@@ -237,10 +247,12 @@ class Preparation:
             files: list[PartitionFile] = self._space.do(self._pool, "parts", function, tasks, done, homes=homes)
             for each in waiting:
                 each.result()
+        manifests = []
         for split, name in enumerate(names):
             own = tuple(files[split * partitions : (split + 1) * partitions])
-            write_text(built / name / manifest.FILE, Manifest(schema.columns, own, seed).to_json(), durable=True)
-        return built
+            manifests.append(Manifest(schema.columns, own, seed))
+            write_text(built / name / manifest.FILE, manifests[-1].to_json(), durable=True)
+        return manifests
 
     def _finish(self, built: Path, names: Sequence[str], mades: Sequence[Made], prepared: Prepared | Dataset) -> None:
         """Add the recipe, the failed rows and the description, and warn of rows that leak."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, overload
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.blocks import BLOCK_BYTES
 from hopfleet.data.etl.csv_rows import Expected
+from hopfleet.data.etl.folds import check_folds
 from hopfleet.data.etl.images import Images
 from hopfleet.data.etl.opening import Opened, as_recipe
 from hopfleet.data.etl.pool import POOLS, Pool, sensible_workers
@@ -49,6 +50,7 @@ def prepare(
     workers: int | Auto = "auto",
     backend: Backend = "local",
     split: None = None,
+    folds: int = 0,
     on_error: OnError = "raise",
     error_limit: int = 1000,
     overwrite: bool = False,
@@ -65,6 +67,7 @@ def prepare(
     workers: int | Auto = "auto",
     backend: Backend = "local",
     split: Mapping[str, float] | Split,
+    folds: int = 0,
     on_error: OnError = "raise",
     error_limit: int = 1000,
     overwrite: bool = False,
@@ -81,6 +84,7 @@ def prepare(
     workers: int | str = "auto",
     backend: str = "local",
     split: Mapping[str, float] | Split | None = None,
+    folds: int = 0,
     on_error: str = "raise",
     error_limit: int = 1000,
     overwrite: bool = False,
@@ -95,7 +99,8 @@ def prepare(
 
     With ``split``, such as ``{"train": 0.8, "valid": 0.1, "test": 0.1}`` or ``hop.Split(...)``, return a dict of data
     sets, in folders of these names. Statistics are those of the first split alone, and a warning counts the rows that
-    occur in several splits.
+    occur in several splits. With ``folds``, the training rows are also prepared for each fold of
+    ``Experiment(valid="kfold(5)")``, with the statistics of the rows of the other folds alone.
 
     ``workers`` threads or processes share the work, or, with ``backend="ray"``, that many tasks on the nodes of a Ray
     cluster; the data set does not depend on their number, and "inline" is for a single thread. A row that fails raises
@@ -106,7 +111,14 @@ def prepare(
     ``overwrite=True`` replaces it.
     """
     how: dict[str, Any] = {"partitions": partitions, "seed": seed, "workers": workers, "backend": backend}
-    how |= {"split": split, "on_error": on_error, "error_limit": error_limit, "overwrite": overwrite, "quiet": quiet}
+    how |= {
+        "split": split,
+        "folds": folds,
+        "on_error": on_error,
+        "error_limit": error_limit,
+        "overwrite": overwrite,
+        "quiet": quiet,
+    }
     try:
         return prepared(source, folder, recipe, **how)
     except TooManyFailures as error:
@@ -124,6 +136,7 @@ def prepared(
     workers: int | str = "auto",
     backend: str = "local",
     split: Mapping[str, float] | Split | None = None,
+    folds: int = 0,
     on_error: str = "raise",
     error_limit: int = 1000,
     overwrite: bool = False,
@@ -144,6 +157,7 @@ def prepared(
     if backend not in BACKENDS:
         near = did_you_mean(backend, BACKENDS)
         raise DataError(f"backend={backend!r}: unknown; {near}there are {', '.join(BACKENDS)}")
+    folds = check_folds(folds, partitions, backend)
     opened, divide, target = Opened(source), as_split(split), open_folder(folder)
     if recipe is None and opened.found and opened.found[0].format == "images":
         recipe = Images()
@@ -159,6 +173,7 @@ def prepared(
         "split": None if divide is None else divide.describe(),
         # Where "train" is not the first split, statistics were those of another one before.
         **({"fitted": "train"} if divide is not None and training(list(divide.fractions)) else {}),
+        **({"folds": folds} if folds else {}),
         "on_error": on_error,
     }
     touched = not overwrite and is_touched(target, job)
@@ -177,7 +192,7 @@ def prepared(
         limit = 0 if on_error == "raise" else error_limit
         memory = pool.memory(opened.size) if made.threads else None
         known = expected or Expected(texts=frozenset(made.texts))
-        built = Preparation(space, pool, progress, made, divide, job, limit, memory, known).run(opened)
+        built = Preparation(space, pool, progress, made, divide, job, limit, memory, known, folds).run(opened)
         if touched:
             keep_same(built, target)
         else:

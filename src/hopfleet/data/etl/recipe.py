@@ -25,6 +25,7 @@ from hopfleet.data.dataset import Dataset
 from hopfleet.data.etl.chunks import ColumnTypes
 from hopfleet.data.etl.labels import Outcome
 from hopfleet.data.etl.statistics import from_json, to_json
+from hopfleet.data.folders import RemoteFolder, open_folder
 from hopfleet.errors import DataError, describe
 from hopfleet.support.code_digests import digests
 from hopfleet.support.files import (
@@ -351,6 +352,19 @@ def check_statistics(train: Any, valid: Any) -> None:
             f"{valid.url}: was prepared with other statistics than {train.url}, so equal rows differ in them; prepare "
             "both in one call: hop.prepare(source, folder, recipe, split={'train': 0.8, 'valid': 0.2})"
         )
+
+
+def shared_statistics(train: Dataset) -> str:
+    """Return the name of the recipe whose statistics all folds of a data set share; empty if there is none.
+
+    Classes of images are no statistics.
+    """
+    folder, stored = open_folder(train.url), stored_recipe(train)
+    if isinstance(folder, RemoteFolder):
+        files, path = folder.filesystem()
+        stored = json.loads(files.cat_file(f"{path}/{RECIPE}")) if files.exists(f"{path}/{RECIPE}") else {}
+    shared = not train.manifest.folds and has_statistics(stored) and stored["name"] != "Images"
+    return str(stored["name"]) if shared else ""
 
 
 def _name(recipe: Recipe) -> str:

@@ -75,6 +75,11 @@ class Made:
     size: int = 0  #: bytes of the file
     held: Held | None = None  #: the cells, if they stay in memory
 
+    def origins(self) -> Array:
+        """Return the place in the chunk of the raw row that each row was made of, if ``make_chunk`` noted them."""
+        places: Array = np.load(self.path.with_suffix(".npy"))
+        return places
+
     @property
     def rows(self) -> int:
         return self.bounds[-1]
@@ -93,17 +98,21 @@ def fit_chunk(
     table = read_rows(chunk, layout)
     if splits is not None:
         table = table.take(number_array(np.flatnonzero(splits == train)))
+    return fitted(table, recipe, layout, chunk.file, f", from line {chunk.line} on")
+
+
+def fitted(table: pa.Table, recipe: Recipe, layout: ColumnTypes, file: str, line: str = "") -> list[Mapping[str, Any]]:
+    """Return the statistics of rows, batch by batch; ``file`` and ``line`` say where they are from."""
     parts = (table.slice(start, BATCH_ROWS) for start in range(0, table.num_rows, BATCH_ROWS))
     try:
         return [recipe.fit(part if recipe.arrow else plain_batch(part, layout)) for part in parts]
     except WrongColumns as error:
-        raise WrongColumns(f"{chunk.file}: {error}") from None
+        raise WrongColumns(f"{file}: {error}") from None
     except HopfleetError as error:
-        raise DataError(f"{chunk.file}, from line {chunk.line} on: {error}") from error
+        raise DataError(f"{file}{line}: {error}") from error
     except Exception as error:
         raise DataError(
-            f"{chunk.file}, from line {chunk.line} on: fit() of the recipe failed: {describe(error)}\n\n"
-            f"{format_traceback(error)}"
+            f"{file}{line}: fit() of the recipe failed: {describe(error)}\n\n{format_traceback(error)}"
         ) from error
 
 
@@ -139,12 +148,12 @@ def read_rows(chunk: Chunk, layout: ColumnTypes) -> pa.Table:
 
 def make_chunk(
     chunk: Chunk, prepared: Prepared, splits: Array | None, names: Sequence[str], limit: int, path: Path,
-    memory: Memory | None = None,
+    memory: Memory | None = None, traced: bool = False,
 ) -> Made:  # fmt: skip
     """Prepare the rows of a chunk and write them to ``path``. Raise TooManyFailures if more than ``limit`` fail.
 
     ``splits`` has the split of each row, a place in ``names``. Where there is room in ``memory``, rows that can be made
-    again in no time stay there, and those of the chunk are let go.
+    again in no time stay there, and those of the chunk are let go. With ``traced``, a file notes the origins of rows.
     """
     began = time.monotonic()
     targets = np.zeros(chunk.rows, np.int64) if splits is None else splits
@@ -171,6 +180,8 @@ def make_chunk(
         make_folder(path.parent)
         write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
         size = path.stat().st_size
+    if bounds[-1] and traced:
+        np.save(path.with_suffix(".npy"), good[order])
     return Made(path, columns, tuple(bounds.tolist()), _placed(failures, chunk, good), hashes, size, held)
 
 
@@ -205,7 +216,7 @@ def _prepare(
         raise TooManyFailures(sorted(failures, key=lambda failure: failure.line))
     good = np.arange(table.num_rows)
     try:
-        cells, origins = _cells(prepared, table)
+        cells, origins = applied(prepared, table)
         return cells, failures, origins
     except Unreachable:
         raise
@@ -216,25 +227,28 @@ def _prepare(
         return {}, failures, good
     left = table.take(number_array(good))
     try:
-        cells, origins = _cells(prepared, left)
+        cells, origins = applied(prepared, left)
         return cells, failures, good[origins]
     except Exception as error:  # each row by itself is good
-        odd = good[_first_odd(prepared, left)]
-        where = Failure(chunk.file, chunk.line_of(int(odd)), "").place
+        odd, _ = first_odd(prepared, left, error)
+        where = Failure(chunk.file, chunk.line_of(int(good[odd])), "").place
         raise DataError(f"{where}: does not fit the rows before: {_words(error)}") from error
 
 
-def _first_odd(prepared: Prepared, table: pa.Table) -> int:
-    """Return the first row with which the rows up to it cannot be prepared together, found by halving."""
+def first_odd(prepared: Prepared, table: pa.Table, error: Exception) -> tuple[int, str]:
+    """Return the first row with which the rows up to it cannot be prepared, found by halving, and what it raises.
+
+    All rows together raise ``error``.
+    """
     fine, odd = 1, int(table.num_rows)
     while odd - fine > 1:
         middle = (fine + odd) // 2
         try:
-            _cells(prepared, table.slice(0, middle))
+            applied(prepared, table.slice(0, middle))
             fine = middle
-        except Exception:
-            odd = middle
-    return odd - 1
+        except Exception as other:
+            odd, error = middle, other
+    return odd - 1, _words(error)
 
 
 def _failing(
@@ -242,7 +256,7 @@ def _failing(
 ) -> list[int]:
     """Return the rows that fail, found by halving, and add them to ``failures``."""
     try:
-        _cells(prepared, table)
+        applied(prepared, table)
         return []
     except WrongColumns as error:
         raise WrongColumns(f"{chunk.file}: {error}") from None
@@ -269,7 +283,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: f"{len(value)} bytes" if isinstance(value, bytes) else value for name, value in row.items()}
 
 
-def _cells(prepared: Prepared, table: pa.Table) -> tuple[dict[str, Cells], Array]:
+def applied(prepared: Prepared, table: pa.Table) -> tuple[dict[str, Cells], Array]:
     """Apply a recipe to rows, batch by batch; return the rows that it makes, and the row that each is made of."""
     schema, pieces, origins = Schema(), [], [np.empty(0, np.int64)]
     for start in range(0, table.num_rows, BATCH_ROWS):
@@ -316,12 +330,12 @@ class PartitionRows:
 
 def gather(mades: Sequence[Made], share: PartitionRows, columns: Mapping[str, Column]) -> PartitionFile:
     """Write a partition, its rows in the order of the source. The file is not durable yet."""
-    picks = [each.rows(share.index) for each in share.deals]
-    builders = {name: Builder(column, sum(map(len, picks))) for name, column in columns.items()}
-    for made, some in zip(mades, picks, strict=True):
-        if len(some):
-            cells, rows = made.cells(), some.astype(np.intp) + made.bounds[share.split]
+    rows = sum(deal.count(share.index) for deal in share.deals)
+    builders = {name: Builder(column, rows) for name, column in columns.items()}
+    for made, deal in zip(mades, share.deals, strict=True):
+        if deal.count(share.index):  # the numbers of all rows at once would take as much as a column
+            cells, some = made.cells(), deal.rows(share.index).astype(np.intp) + made.bounds[share.split]
             for name in columns:
-                builders[name].take(cells[name], rows)
+                builders[name].take(cells[name], some)
     gathered = {name: builder.cells() for name, builder in builders.items()}
     return write_partition(share.path, columns, gathered, sync=False)

@@ -28,6 +28,7 @@ from hopfleet.data.dataset import transform_random
 from hopfleet.domain import batching
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, IsolationError, Task
+from hopfleet.frameworks.folds import FoldedTask
 from hopfleet.support.logging import BATCHES, messages
 from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
 from hopfleet.worker.feeding.transform_workers import Make, TransformServer, TransformWorkers
@@ -270,7 +271,7 @@ class Feed:
         assert self._transform_workers is not None
         pace, unit = self.pace(source), source.name
         for number, seconds in self._transform_workers.make(
-            [source.epoch, source.partition, source.batch_size], numbers
+            [source.epoch, source.partition, source.batch_size, source.dataset.fingerprint], numbers
         ):
             batch = None if seconds is None else batch_cache.get(unit, number)
             if batch is None:
@@ -316,13 +317,13 @@ def batch_maker(spec: WorkerSpec, batch_cache: SharedBatchCache) -> Make:
     feed = Feed(spec.task)
     isolation = Isolation(shared_settings(spec.task), guest=False)
     latest: tuple[Any, Any] = (None, None)
+    known = [spec.train, spec.valid, *(spec.task.own if isinstance(spec.task, FoldedTask) else ())]
+    datasets = {dataset.fingerprint: dataset for dataset in known if dataset is not None}
 
     def make(unit: Any, number: int) -> float:
         nonlocal latest
-        epoch, partition, batch_size = unit
-        dataset = spec.valid if epoch is None else spec.train
-        assert dataset is not None
-        source = UnitBatches(dataset, partition, batch_size, spec.seed, epoch)
+        epoch, partition, batch_size, fingerprint = unit
+        source = UnitBatches(datasets[fingerprint], partition, batch_size, spec.seed, epoch)
         if batch_cache.has(source.name, number):
             return 0.0
         if latest[0] != source:

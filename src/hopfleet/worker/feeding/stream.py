@@ -89,9 +89,7 @@ class Stream:
         self._dtypes = _dtypes(dataset)
         self._feed = feed if feed is not None and feed.serves(dataset) else None
         self._together = together
-        self._resident = None
-        if device_cache is not None and self._feed is None:
-            self._resident = device_cache.find(dataset, partition, session.prepare)
+        self._device_cache = device_cache
         if beside is not None:
             self.order = beside.order
 
@@ -102,6 +100,29 @@ class Stream:
     def is_resident(self) -> bool:
         """Whether batches are selected from a partition on the device."""
         return self._resident is not None
+
+    @functools.cached_property
+    def _resident(self) -> Batch | None:
+        """The partition on the device; None if batches are read one by one."""
+        if self._device_cache is None or self._feed is not None:
+            return None
+        return self._device_cache.find(self._source.dataset, self._source.partition, self._session.prepare)
+
+    def of(self, dataset: Dataset, session: Session) -> Stream:
+        """Return the stream of another session, with the rows that another data set has in the same places."""
+        source = self._source
+        return Stream(
+            dataset,
+            source.partition,
+            session=session,
+            batch_size=source.batch_size,
+            feed=self._feed,
+            together=self._together,
+            device_cache=self._device_cache,
+            seed=source.seed,
+            epoch=source.epoch,
+            drop_last=source.drop_last,
+        )
 
     @functools.cached_property
     def order(self) -> np.ndarray[Any, Any] | None:
@@ -129,7 +150,15 @@ class FirstBatches:
     def __init__(self, count: int, stream: Stream, batch_size: int) -> None:
         self._count = min(count, len(stream))
         self._stream = stream
+        self._batch_size = batch_size
         self.rows = min(stream.rows, self._count * batch_size)
+
+    @property
+    def is_resident(self) -> bool:
+        return self._stream.is_resident
+
+    def of(self, dataset: Dataset, session: Session) -> FirstBatches:
+        return FirstBatches(self._count, self._stream.of(dataset, session), self._batch_size)
 
     def __len__(self) -> int:
         return self._count
