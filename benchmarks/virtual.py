@@ -111,19 +111,21 @@ def sharing(search: Search, space: Space, world: World, *, workers: int, until: 
             trial = Trial(f"t{len(trials)}", len(trials), suggestion.config, 0, suggestion.epochs)
             trials[trial.id], epochs[trial.id], left[trial.id] = trial, 0, 1.0
             search.added(trial)
-        rate = min(1.0, workers / len(left)) if left else 0.0
-        name = min(left, key=left.__getitem__, default="")
-        part = left.pop(name, 0.0)
-        now += part / rate if name else until
+        if not left:
+            return log
+        rate, name = min(1.0, workers / len(left)), min(left, key=left.__getitem__)
+        seconds = left[name] / rate
+        now += seconds
         if now > until:
             return log
-        left = {other: rest - part for other, rest in left.items()}
+        left = {other: part - seconds * rate for other, part in left.items()}
         epochs[name] += 1
         trial, epoch = trials[name], epochs[name]
         accuracy = world.accuracy(name, trial.config, epoch)
         log.epochs.append((now, name, epoch, accuracy))
-        if epoch < trial.epochs:
-            left[name] = 1.0
+        left[name] = 1.0
+        if epoch >= trial.epochs:
+            del left[name]
         decisions = [*search.observe(trial, epoch, {"accuracy": accuracy})]
         if epoch >= search.max_epochs:
             decisions += search.ended(trial, TrialState.COMPLETED)
