@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import hopfleet as hop
-from benchmarks.virtual import hopping
+from benchmarks.virtual import hopping, sharing
 from hopfleet.domain.trial import Config
 from hopfleet.search.base import Search
 
@@ -97,12 +97,22 @@ def searches() -> Mapping[str, Callable[[], Search]]:
     }
 
 
-def regrets(name: str, table: Table, seed: int) -> list[float]:
+def regrets(name: str, table: Table, seed: int, quick: bool = False) -> list[float]:
     """Return the regret of a search on a table after the time of 1, 3 and 8 full trainings."""
-    log = hopping(
-        searches()[name](), table.space, World(table), lambda config: 1.0, workers=WORKERS,
-        until=float(TIMES[-1] * STEPS), seed=seed, max_live=2 * WORKERS,
-    )  # fmt: skip
+    search, until, live = searches()[name](), float(TIMES[-1] * STEPS), 2 * WORKERS
+    if quick:
+        log = sharing(search, table.space, World(table), workers=WORKERS, until=until, seed=seed, live=live)
+    else:
+        log = hopping(
+            search,
+            table.space,
+            World(table),
+            lambda config: 1.0,
+            workers=WORKERS,
+            until=until,
+            seed=seed,
+            max_live=live,
+        )
     found = []
     for time in TIMES:
         seen = [-value for when, _, _, value in log.epochs if when <= time * STEPS and value == value]
@@ -116,11 +126,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tables", type=int, help="the number of tables, all if left out")
     parser.add_argument("--only", nargs="*", choices=[*searches()], default=[*searches()])
+    parser.add_argument("--quick", action="store_true", help="without the controller; not for Hyperband")
     asked = parser.parse_args()
     tables = [Table.read(path) for path in sorted(asked.folder.glob("*.json.gz"))[: asked.tables]]
     print(f"{len(tables)} tables, {asked.seeds} seeds, {WORKERS} workers: mean regret after 1, 3, 8 full trainings")
     for name in asked.only:
-        found = [regrets(name, table, seed) for table in tables for seed in range(asked.seeds)]
+        found = [regrets(name, table, seed, asked.quick) for table in tables for seed in range(asked.seeds)]
         print(f"{name:24}", *(f"{mean(column):.3f}" for column in zip(*found, strict=True)), flush=True)
 
 

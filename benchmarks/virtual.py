@@ -9,16 +9,16 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import EpochEnded, RunStarted, RunUnit, TrialAdded
 from hopfleet.domain.space import Space
-from hopfleet.domain.trial import Config, Trial
+from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.scheduler.policies import POLICIES
-from hopfleet.search.base import Goal, Search
+from hopfleet.search.base import Goal, Search, Train
 from hopfleet.simulation.backend import Simulated
 from hopfleet.simulation.driver import simulated_driver
 
@@ -94,6 +94,45 @@ def hopping(
             break
         driver.step(events)
     return log
+
+
+def sharing(search: Search, space: Space, world: World, *, workers: int, until: float, seed: int, live: int) -> Log:
+    """Run our search without the controller: up to ``live`` trials share the workers evenly, an epoch takes a second.
+
+    This takes a small part of the time of ``hopping``, and does no more than pausing, resuming and completing trials.
+    """
+    search.setup(space, seed=seed, goal=Goal("accuracy", "max"))
+    trials: dict[str, Trial] = {}
+    epochs: dict[str, int] = {}
+    left: dict[str, float] = {}  #: the part of each running trial's epoch that is still to be trained
+    now, log = 0.0, Log()
+    while True:
+        while len(left) < live and (suggestion := search.suggest(len(trials))) is not None:
+            trial = Trial(f"t{len(trials)}", len(trials), suggestion.config, 0, suggestion.epochs)
+            trials[trial.id], epochs[trial.id], left[trial.id] = trial, 0, 1.0
+            search.added(trial)
+        if not left:
+            return log
+        rate, name = min(1.0, workers / len(left)), min(left, key=left.__getitem__)
+        seconds = left[name] / rate
+        now += seconds
+        if now > until:
+            return log
+        left = {other: part - seconds * rate for other, part in left.items()}
+        epochs[name] += 1
+        trial, epoch = trials[name], epochs[name]
+        accuracy = world.accuracy(name, trial.config, epoch)
+        log.epochs.append((now, name, epoch, accuracy))
+        left[name] = 1.0
+        if epoch >= trial.epochs:
+            del left[name]
+        decisions = [*search.observe(trial, epoch, {"accuracy": accuracy})]
+        if epoch >= search.max_epochs:
+            decisions += search.ended(trial, TrialState.COMPLETED)
+        for decision in decisions:
+            assert isinstance(decision, Train), "searches that stop or clone trials need the controller"
+            trials[decision.trial] = replace(trials[decision.trial], epochs=decision.epochs)
+            left.setdefault(decision.trial, 1.0)
 
 
 # ----------------------------------------------------------------------------------------------- task-parallel

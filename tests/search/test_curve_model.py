@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain import space as spaces
-from hopfleet.search.curve_chooser import MAX_POINTS, OFFERS, Curve, CurveChooser
+from hopfleet.search.curve_chooser import APART, MAX_POINTS, OFFERS, Curve, CurveChooser
 from hopfleet.search.encoding import Encoding, share, value_at
 
 
@@ -62,11 +63,64 @@ def test_no_model_has_more_points_than_it_can_afford() -> None:
     told, _ = many._process()
     assert MAX_POINTS / 2 < len(told.costs) <= MAX_POINTS
     # The best curves are known in outline, and some of the others by their last points.
-    assert Counter(told.points.trials.tolist())[0] == 5
+    assert Counter(told.points.trials.tolist())[0] == 3
     assert max(told.points.trials) > MAX_POINTS
-    left = [name for name in many.curves if name not in told.names]
-    assert many.choose(left, np.random.default_rng(0), {}) is None
-    assert many.choose([*left, "t0"], np.random.default_rng(0), None) == "t0"
+
+
+def test_trials_that_the_model_was_not_told_of_are_judged_by_their_last_results(monkeypatch: Any) -> None:
+    monkeypatch.setattr(CurveChooser, "dares", lambda self, rng: False)
+    many = chooser(2 * MAX_POINTS, lambda number, epoch: 1.0 + number * 37 % 101 / epoch, epochs=3)
+    for _ in range(20):
+        many.learn(1)
+    left = [name for name in many.curves if name not in many._told().newest]
+    assert len(left) > MAX_POINTS / 2
+    many.curves[left[-1]].report(3, 0.5)
+    assert many.choose(left, np.random.default_rng(0), more=False) == left[-1]
+
+
+def test_one_more_result_counts_as_if_the_model_had_been_told() -> None:
+    found = chooser(12, lambda number, epoch: number / 12 + 1 / epoch, epochs=3)
+    told, fit = found._process()
+    found.curves["new"] = Curve(99, found.locate({"x": 0.45}, {}), own=True, until=2)
+    asked = [np.array([found._lag(9)] * 2)]
+    last = found._points(["new", "t3"], [2, 3])
+    costs = np.array([told.level(0.7), told.level(3 / 12 + 1 / 3)])
+    means, deviations = fit.proceed(last, costs, np.array([False, True]), asked)[0]
+    found.curves["new"].report(2, 0.7)
+    owners = [name for name in [*told.newest, "new"] for _ in range(3 if name != "new" else 1)]
+    points = found._points(owners, [*[1, 2, 3] * 12, 2])
+    full = found._model.fit(points, np.append(told.costs, costs[0]))
+    expected = full.predict(replace(found._points(["new"], [9])), None)
+    assert (means[0], deviations[0]) == pytest.approx((expected[0][0], expected[1][0]))
+    known = fit.predict(found._points(["t3"], [9]), None)
+    assert (means[1], deviations[1]) == pytest.approx((known[0][0], known[1][0]))
+
+
+def test_each_stage_gets_its_share() -> None:
+    """New trials, those of one epoch, of two or three, and of four to seven are chosen equally often."""
+    found = chooser(12, lambda number, epoch: number / 12 + 1 / epoch, epochs=7)
+    for number, curve in enumerate(found.curves.values()):
+        curve.epoch = [1, 3, 7][number % 3]
+    rng = np.random.default_rng(0)
+    chosen = [found.choose(list(found.curves), rng, more=True) for _ in range(400)]
+    counts = Counter(name and found.curves[name].epoch for name in chosen)
+    assert set(counts) == {None, 1, 3, 7}
+    assert all(70 < count < 130 for count in counts.values())
+
+
+def test_new_configurations_stay_away_from_known_ones() -> None:
+    found = chooser(10, lambda number, epoch: abs(number / 10 - 0.3) + 1 / epoch)
+    rng = np.random.default_rng(0)
+    offered = [config["x"] for _ in range(20) for config in found.offers(rng, {})[:1]]
+    assert min(abs(x - number / 10) for x in offered for number in range(10)) >= APART / 10 - 1e-6
+
+
+def test_where_everything_is_known_something_is_offered_all_the_same() -> None:
+    found = CurveChooser({"x": spaces.choice([1, 2])}, 9)
+    for number in range(6):
+        found.curves[f"t{number}"] = curve = Curve(number, found.locate({"x": 1 + number % 2}, {}), own=True, until=1)
+        curve.report(1, float(number % 2))
+    assert {config["x"] for config in found.offers(np.random.default_rng(0), {})} <= {1, 2}
 
 
 def test_a_curve_is_outlined() -> None:
@@ -75,7 +129,7 @@ def test_a_curve_is_outlined() -> None:
     for epoch in range(1, 10):
         curve.report(epoch, 1.0)
         outlines = {**outlines, epoch: curve.some_epochs()}
-    assert [outlines[count] for count in (1, 2, 5, 9)] == [[1], [1, 2], [1, 2, 3, 4, 5], [1, 3, 5, 8, 9]]
+    assert [outlines[count] for count in (1, 2, 5, 9)] == [[1], [1, 2], [1, 3, 5], [1, 5, 9]]
 
 
 def test_one_extreme_result_does_not_hide_the_others() -> None:
@@ -86,7 +140,7 @@ def test_one_extreme_result_does_not_hide_the_others() -> None:
     told, _ = found._process()
     assert np.abs(told.costs).max() < 50
     assert np.isfinite(told.costs).all()
-    order = [told.costs[told.names.index(name)] for name in ("t0", "t5", "t10")]
+    order = [told.costs[told.points.trials == number][0] for number in (0, 5, 10)]
     assert order == sorted(order)
     assert len(set(order)) == 3
 

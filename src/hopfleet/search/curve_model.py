@@ -9,13 +9,16 @@ the marginal likelihood, one step at a time.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopfleet.search.encoding import Array
+
+Bools = NDArray[np.bool_]
 
 PARTS = 8
 """Parts of the covariance: two common to all trials, three of similar configurations, three of a trial itself."""
@@ -79,7 +82,7 @@ class CurveModel:
     def _climb(self, points: Points, costs: Array) -> None:
         amounts, scaled = np.exp(self._variances), points.rows / np.exp(self._lengths)
         own = np.ix_(points.owners, points.owners)
-        kernel, falls = _matern(scaled, scaled)
+        kernel, falls = _matern(scaled, scaled), _matern_falls(scaled, scaled)
         products, bends = _over_epochs(points.lags, points.lags)
         same, alike = points.owners[:, None] == points.owners[None, :], kernel[own]
         parts = [np.ones_like(products), products, alike, alike * products, alike * bends]
@@ -121,8 +124,7 @@ class Fit:
         """Return means and standard deviations. ``pending`` results are taken to turn out as predicted."""
         across = self._covariance(self._points, asked)
         solved = self._inverse @ across
-        variances = self._amounts[[0, 2, 4, 5, 7]].sum() + asked.lags**2 * self._amounts[[1, 3, 6]].sum()
-        variances = variances - (across * solved).sum(axis=0)
+        variances = self._alone(asked.lags, asked.lags) - (across * solved).sum(axis=0)
         if pending is not None:
             waiting = self._covariance(self._points, pending)
             held = self._noisy(self._covariance(pending, pending) - waiting.T @ (self._inverse @ waiting))
@@ -130,18 +132,49 @@ class Fit:
             variances = variances - (joint * np.linalg.solve(held, joint)).sum(axis=0)
         return across.T @ self._weights, np.sqrt(np.maximum(variances, JITTER))
 
+    def proceed(self, last: Points, costs: Array, told: Bools, ends: Sequence[Array]) -> list[tuple[Array, Array]]:
+        """Return means and standard deviations of trials at each of several ``ends``, given their ``last`` points.
+
+        Each prediction also takes into account the cost of the trial's last point, unless the process was ``told``.
+        """
+        kernel = self._alike(self._points, last)
+        before = self._covariance(self._points, last, kernel)
+        expected = before.T @ self._weights
+        held = self._alone(last.lags, last.lags) - (before * (self._inverse @ before)).sum(axis=0)
+        weights = np.where(told, 0.0, 1 / (np.maximum(held, 0.0) + self._amounts[PARTS] + JITTER))
+        found = []
+        for lags in ends:
+            across = self._covariance(self._points, replace(last, lags=lags), kernel)
+            solved = self._inverse @ across
+            joint = self._alone(last.lags, lags) - (before * solved).sum(axis=0)
+            means = across.T @ self._weights + weights * joint * (costs - expected)
+            variances = self._alone(lags, lags) - (across * solved).sum(axis=0) - weights * joint**2
+            found.append((means, np.sqrt(np.maximum(variances, JITTER))))
+        return found
+
     def _noisy(self, covariance: Array) -> Array:
         covariance[np.diag_indices_from(covariance)] += self._amounts[PARTS] + JITTER
         return covariance
 
-    def _covariance(self, one: Points, other: Points) -> Array:
-        kernel, _ = _matern(one.rows / self._lengths, other.rows / self._lengths)
+    def _alike(self, one: Points, other: Points) -> Array:
+        kernel = _matern(one.rows / self._lengths, other.rows / self._lengths)
+        return np.asarray(kernel[np.ix_(one.owners, other.owners)])
+
+    def _covariance(self, one: Points, other: Points, kernel: Array | None = None) -> Array:
+        """Return the covariances of points; ``kernel`` tells how alike the configurations are, if that is known."""
+        alike = self._alike(one, other) if kernel is None else kernel
         products, bends = _over_epochs(one.lags, other.lags)
         first, slope, level, turn, bend, own, tilt, drift = self._amounts[:PARTS]
         same = (one.trials[:, None] == other.trials[None, :]) & (one.trials[:, None] != NEW)
-        alike = kernel[np.ix_(one.owners, other.owners)]
-        shared = first + slope * products + alike * (level + turn * products + bend * bends)
-        return np.asarray(shared + same * (own + tilt * products + drift * bends))
+        covariance = first + slope * products + alike * (level + turn * products + bend * bends)
+        rows, columns = np.nonzero(same)
+        covariance[rows, columns] += own + tilt * products[rows, columns] + drift * bends[rows, columns]
+        return np.asarray(covariance)
+
+    def _alone(self, one: Array, other: Array) -> Array:
+        """Return the covariance of two points of a trial at each pair of places on the axis of epochs."""
+        levels, slopes, bends = (self._amounts[parts].sum() for parts in ([0, 2, 5], [1, 3, 6], [4, 7]))
+        return np.asarray(levels + slopes * one * other + bends * np.exp(-0.5 * ((one - other) / BEND) ** 2))
 
 
 def _usual_length(width: int) -> float:
@@ -149,12 +182,21 @@ def _usual_length(width: int) -> float:
     return math.log(0.4 * math.sqrt(max(width - 1, 1)))
 
 
-def _matern(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return the Matérn kernel of smoothness 5/2, and how fast it falls with half the squared distance."""
+def _distances(one: Array, other: Array) -> Array:
     squares = (one**2).sum(axis=1)[:, None] + (other**2).sum(axis=1)[None, :] - 2 * one @ other.T
-    far = np.sqrt(5 * np.maximum(squares, 0.0))
-    decay = np.exp(-far)
-    return (1 + far + far**2 / 3) * decay, 5 / 3 * (1 + far) * decay
+    return np.asarray(np.sqrt(5 * np.maximum(squares, 0.0)))
+
+
+def _matern(one: Array, other: Array) -> Array:
+    """Return the Matérn kernel of smoothness 5/2."""
+    far = _distances(one, other)
+    return np.asarray((1 + far + far**2 / 3) * np.exp(-far))
+
+
+def _matern_falls(one: Array, other: Array) -> Array:
+    """Return how fast the kernel falls with half the squared distance."""
+    far = _distances(one, other)
+    return np.asarray(5 / 3 * (1 + far) * np.exp(-far))
 
 
 def _over_epochs(one: Array, other: Array) -> tuple[Array, Array]:

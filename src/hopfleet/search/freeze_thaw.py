@@ -1,8 +1,10 @@
 """Freeze-thaw: after every step of a trial, train the trial that is the most likely to become the best one.
 
-Swersky et al., "Freeze-thaw Bayesian optimization", 2014. Each decision looks ahead a random number of epochs and aims
-at a random improvement, as in Rakotoarison et al., "In-context freeze-thaw Bayesian optimization for hyperparameter
-optimization", 2024. ``curve_model.py`` has the model of the learning curves, ``curve_chooser.py`` the choice.
+Swersky et al., "Freeze-thaw Bayesian optimization", 2014. Each decision looks ahead a random number of epochs, or to
+the end, and aims at a random improvement, as in Rakotoarison et al., "In-context freeze-thaw Bayesian optimization for
+hyperparameter optimization", 2024. A trial is compared with those of a similar number of epochs only, and every fifth
+choice is random, so a model that is wrong does limited harm. ``curve_model.py`` has the model of the learning curves,
+``curve_chooser.py`` the choice.
 """
 
 from __future__ import annotations
@@ -34,14 +36,19 @@ if TYPE_CHECKING:
 RANDOM = 8
 """Configurations that are drawn at random before the model chooses any."""
 
+STRIDE = 4
+"""The epochs of a trial for each further one that it is continued for; short trials continue for a step."""
+
 
 class FreezeThaw(Search):
     """A search that trains each trial for ``step`` epochs at a time, and continues the most promising ones.
 
-    Whenever a trial has trained for a step, a model of all learning curves so far predicts how each paused trial would
-    continue and how new configurations would do. The most promising one is trained next. Most trials therefore stay
-    paused after a few epochs, and a slow starter is resumed once the model expects it to overtake the others. The first
-    eight configurations are random.
+    Whenever a trial pauses, a stage is drawn: new trials, those of one epoch, of two or three, of four to seven, and so
+    on. A model of all learning curves predicts how each paused trial of the stage would continue, or how new
+    configurations would do, and the most promising one is trained next. Most trials therefore stay paused after a few
+    epochs, and a slow starter is resumed once the model expects it to overtake the others. A trial that has trained
+    for longer continues for a quarter of its epochs. The first eight configurations and every fifth later choice are
+    random.
 
     ``trials=None`` adds trials until a budget is spent. Once all trials have started, the search is done when the model
     gives no paused trial a chance of 5% to become the best one; the best trial is then trained until ``max_epochs``. A
@@ -85,11 +92,12 @@ class FreezeThaw(Search):
         return Suggestion(self.sample(number), min(self.step, self.max_epochs)) if number < self._trials else None
 
     def sample(self, number: int) -> Config:
-        if number < RANDOM or not self._chooser.ready:
+        rng = self._rng("suggest", number)
+        if number < RANDOM or not self._chooser.ready or self._chooser.dares(rng):
             return self.draw(number)
         fixed = self._turns[number % len(self._turns)]
         known = [trial.config for trial in self._known.values()]
-        offers = self._chooser.offers(self._rng("suggest", number), fixed)
+        offers = self._chooser.offers(rng, fixed)
         found = next((config for config in offers if config not in known and self.goal.allows(config)), None)
         return self.draw(number) if found is None else found
 
@@ -118,7 +126,7 @@ class FreezeThaw(Search):
         curve.report(epoch, self.goal.cost(metrics))
         curve.until = trial.epochs
         self._reports += 1
-        self._chooser.learn(self._reports)
+        self._chooser.learn(max(1, self._width // 2))
         return self._fill() if curve.own and not curve.runs else ()
 
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
@@ -136,7 +144,7 @@ class FreezeThaw(Search):
             if name is None:
                 break
             curve = self._curves[name]
-            curve.until = min(curve.epoch + self.step, self.max_epochs)
+            curve.until = min(curve.epoch + max(self.step, curve.epoch // STRIDE), self.max_epochs)
             decisions.append(Train(name, curve.until))
         return decisions
 
@@ -145,8 +153,8 @@ class FreezeThaw(Search):
         waiting = [name for name, curve in self._curves.items() if self._may_continue(curve)]
         if not waiting or not self._chooser.ready:
             return None
-        fixed = self._turns[self._started % len(self._turns)] if self._started < self._trials else None
-        return self._chooser.choose(waiting, self._rng("continue", self._under_way()), fixed)
+        rng = self._rng("continue", self._under_way())
+        return self._chooser.choose(waiting, rng, more=self._started < self._trials)
 
     def _may_continue(self, curve: Curve) -> bool:
         paused = curve.own and not curve.ended and not curve.runs
