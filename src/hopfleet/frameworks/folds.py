@@ -20,7 +20,6 @@ from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
-from hopfleet.data import Dataset
 from hopfleet.domain.batching import Batching
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, add
@@ -49,6 +48,17 @@ EARLY = (1980, 1, 1, 0, 0, 0)
 """The time of all files in a saved version: the same state must give the same bytes."""
 
 
+class Rows(Protocol):
+    """A data set, as far as folds read it."""
+
+    @property
+    def folds(self) -> Sequence[Any]:
+        """The rows as prepared for each fold, if they differ."""
+
+    def __len__(self) -> int:
+        """Return the number of partitions."""
+
+
 class Stream(Batches, Protocol):
     """The batches of a unit as workers have them."""
 
@@ -56,7 +66,7 @@ class Stream(Batches, Protocol):
     def is_resident(self) -> bool:
         """Whether batches are selected from a partition on the device."""
 
-    def of(self, dataset: Dataset, session: Session) -> Stream:
+    def of(self, dataset: Any, session: Session) -> Stream:
         """Return the batches with the rows that another data set has in the same places, for another session."""
 
 
@@ -80,7 +90,7 @@ class KFold:
         return f"kfold({self.count})"
 
 
-def folded(task: Task, folds: int, data: Dataset) -> Task:
+def folded(task: Task, folds: int, data: Rows) -> Task:
     """Return a task that trains a model for each fold of the data; the task itself if there are no ``folds``."""
     return FoldedTask(task, folds, len(data), data.folds) if folds else task
 
@@ -99,7 +109,7 @@ def checkpoints(path: Path, folds: int) -> Iterator[list[Path]]:
 class FoldedTask(WrappedTask):
     """A task with a model for each fold; ``own`` has the rows as prepared for each, if they differ."""
 
-    def __init__(self, task: Task, folds: int, partitions: int, own: Sequence[Dataset] = ()) -> None:
+    def __init__(self, task: Task, folds: int, partitions: int, own: Sequence[Any] = ()) -> None:
         super().__init__(task)
         self._folds, self._partitions = folds, partitions
         self.own = own
@@ -117,7 +127,7 @@ class FoldedTask(WrappedTask):
 class FoldedFramework(WrappedFramework):
     """The adapter of a task with a model for each fold: it opens sessions of several, and asks the task's own."""
 
-    def __init__(self, inner: Framework, folds: Sequence[Framework], partitions: int, own: Sequence[Dataset]) -> None:
+    def __init__(self, inner: Framework, folds: Sequence[Framework], partitions: int, own: Sequence[Any]) -> None:
         super().__init__(inner)
         self._folds, self._partitions, self._own = folds, partitions, own
 
@@ -142,9 +152,7 @@ class FoldedFramework(WrappedFramework):
 class FoldedSession(Session):
     """The models of all folds of a trial, each with the bits that it has if it trains alone on its partitions."""
 
-    def __init__(
-        self, framework: Framework, sessions: Sequence[Session], partitions: int, own: Sequence[Dataset]
-    ) -> None:
+    def __init__(self, framework: Framework, sessions: Sequence[Session], partitions: int, own: Sequence[Any]) -> None:
         self._framework, self._sessions, self._own = framework, sessions, own
         folds = len(sessions)
         #: The number of units in an epoch of each model, and of those that it has trained in its current epoch.
