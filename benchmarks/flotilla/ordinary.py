@@ -14,7 +14,7 @@ start-up; the same after the first epoch, in which models are built and steps ar
 worker waits between two units, in the median (if there are several partitions, until it goes on with the next one of an
 epoch); and how long after ``fit()`` the first unit begins.
 
-With ``--steps``, trials make about so many updates (with several batch sizes: those with the largest batches), in four
+With ``--steps``, trials make about that many updates (with several batch sizes: those with the largest batches), in four
 epochs, with ``exact`` and ``fast`` in turns. Figures are seconds from the begin of the first unit, in which models are
 built and steps are captured, to the end of the last; and how much faster ``fast`` is, by the least and by the median.
 """
@@ -262,7 +262,7 @@ def main(workloads: Mapping[str, Workload] = WORKLOADS, text: str | None = __doc
     parser.add_argument("--epochs", type=int, default=1000, help="together, at most")
     parser.add_argument("--modes", nargs="*", default=["off", "exact", "fast"])
     parser.add_argument("--workers", type=int, default=1, help="that train together")
-    parser.add_argument("--steps", type=int, help="compare exact and fast in runs of so many updates")
+    parser.add_argument("--steps", type=int, help="compare exact and fast in runs of this many updates")
     parser.add_argument("--turns", type=int, default=2, help="runs with exact and fast each, for --steps")
     options = parser.parse_args()
     for name in options.names:

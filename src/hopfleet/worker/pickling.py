@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 
 MAKE_CLASS = (cloudpickle.cloudpickle._make_skeleton_class, cloudpickle.cloudpickle._make_skeleton_enum)
-"""What makes a class when a pickle is loaded. The last arguments but one are the numbers of classes."""
+"""What makes a class when a pickle is loaded; the last argument but one is the number of the class."""
 
 OPERATORS = ("OpOverload", "OpOverloadPacket")
 """The classes of PyTorch's operators, which live below ``torch.ops``."""
@@ -29,7 +29,7 @@ class TaskPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class CopyingPickler(TaskPickler):
-    """A pickler of which each load makes classes of its own.
+    """A pickler whose pickles make classes of their own each time they are loaded.
 
     The usual pickler gives a class a random number, by which a process that knows the class finds it again, and puts
     the pickled functions into it: where the user's class is, it would no longer see the globals of its module.
