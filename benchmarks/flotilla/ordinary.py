@@ -14,7 +14,7 @@ start-up; the same after the first epoch, in which models are built and steps ar
 worker waits between two units, in the median (if there are several partitions, until it goes on with the next one of an
 epoch); and how long after ``fit()`` the first unit begins.
 
-With ``--steps``, trials make about that many updates (with several batch sizes: those with the largest batches), in four
+With ``--steps``, trials make about that many updates (with several batch sizes: those with the largest ones), in four
 epochs, with ``exact`` and ``fast`` in turns. Figures are seconds from the begin of the first unit, in which models are
 built and steps are captured, to the end of the last; and how much faster ``fast`` is, by the least and by the median.
 """
