@@ -25,11 +25,14 @@ $(VENV)/.demo: $(VENV)/.base pyproject.toml constraints.txt
 	$(INSTALL) '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.base pyproject.toml constraints.txt
 	$(INSTALL) '.[cluster,site]'
-	@# Compile the package and the tests once, which otherwise each process of pytest would do.
-	@$(BIN)/python -m pytest --collect-only -qq -m 'not slow' > /dev/null || true
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.dev: $(VENV)/.installed
+	@# Compile the packages and the tests once, which otherwise each process of pytest would do.
+	@$(BIN)/python -m pytest --collect-only -qq -m 'not slow' > /dev/null || true
+	@touch $@
 
 demo: $(VENV)/.demo  ## a real model selection on real data, in about half a minute
 	$(BIN)/hopfleet demo
@@ -55,7 +58,7 @@ steady: $(VENV)/.dev  ## make test, REPEAT=10 times in random order on busy core
 
 test-all: ci oldest  ## make lint, make test, and what takes longer: clusters, notebooks, 1,000 simulated seeds, coverage
 
-ci: $(VENV)/.dev  # what .ci/run runs: all of test-all but old packages
+ci: $(VENV)/.installed  # what .ci/run runs: all of test-all but old packages
 	$(MAKE) --jobs=2 --output-sync=target lint test
 	@# Five processes at a time: three of the slow tests, which are the longest, and those of clusters wait for much of
 	@# their time.
@@ -118,7 +121,7 @@ gpu-pending:  ## without a GPU: accept changed GPU code until the next make gpu,
 GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py capturable.py captured_updates.py direct_update.py interleaved.py stacked.py stacked_programs.py attention.py attention_kernel.py dropout.py session.py compat.py shared.py repeatable.py repeatable_kernels.py parallel_gpu.py jax_cuda.py cross_entropy.py norms.py embeddings.py kernels.py linear.py deferred.py unbinding.py unlike.py attempts.py frozen.py convolutions.py widths.py launching.py readying.py transformers_stacked.py transformers_flotillas.py joint_tensor.py joint_gradients.py step_log.py host_tensors.py conditions.py) \
 	tests/system/test_bits.py tests/backends/test_ray_gpu.py tests/backends/test_inline_gpu.py
 
-lint: $(VENV)/.dev  ## style, types, the direction of imports, and words
+lint: $(VENV)/.installed  ## style, types, the direction of imports, and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
